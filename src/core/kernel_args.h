@@ -403,13 +403,14 @@ struct LogprobBwdArgs {
 };
 
 // Samples the next token of each row. Log-probabilities are normalised over the tokens that may be
-// drawn, or over the whole vocabulary with SampleControls::as_trained. A draw depends on its row
-// alone.
+// drawn, or over the whole vocabulary with SampleControls::as_trained; a constraint does not change
+// them. A draw depends on its row alone.
 struct SampleArgs {
-  Tensor drawn;        // (N) Drawn
-  Tensor tokens = {};  // (N) i32: the drawn tokens, for a step launched before the host reads them
-  Tensor logits;       // (N, wide) acc
-  Tensor controls;     // (N) SampleControls
+  Tensor drawn;         // (N) Drawn
+  Tensor tokens = {};   // (N) i32: the drawn tokens, for a step launched before the host reads them
+  Tensor logits;        // (N, wide) acc; constrained rows are overwritten
+  Tensor controls;      // (N) SampleControls
+  Tensor allowed = {};  // (N, drawable / 32 rounded up) i32: a bit per token, for constrained rows
   int64_t drawable = 0;  // leading columns that may be drawn
   int64_t vocab = 0;     // leading columns that belong to the vocabulary
 };

@@ -155,7 +155,8 @@ struct SampleControls {
   float min_p = 0, top_p = 1;
   int32_t top_k = 0;
   uint32_t uniform_low = 0, uniform_high = 0;  // the uniform draw in [0, 1), times 2^64
-  int32_t as_trained = 0;  // 1: log-probabilities as the logprob kernel has them, at temperature
+  int32_t as_trained = 0;   // 1: log-probabilities as the logprob kernel has them, at temperature
+  int32_t constrained = 0;  // 1: only tokens in the row of SampleArgs::allowed; not as_trained
 };
 struct Drawn {
   int32_t token = 0;

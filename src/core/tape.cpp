@@ -61,8 +61,8 @@ Var Tape::fed_input(const std::string& name, Shape s, DType d) {
   return own;
 }
 
-// A pause: what follows is a separate replay, and the next run's uploads do not wait for it.
-void Tape::end_feed() {
+// After a feed: the next run's uploads do not wait for what follows.
+void Tape::pause() {
   if (nodes.empty()) return;
   const Var last = nodes.back().out[0];
   Op op;

@@ -165,9 +165,11 @@ class Tape {
     feeding_ = true;
     auto declared = declare();
     feeding_ = false;
-    end_feed();
+    pause();
     return declared;
   }
+  // Ends a part of the program (Exec::run_part): what follows is a separate replay.
+  void pause();
   // A buffer of this program, "program.name", that the host reads after a replay.
   Var result(const std::string& name, Shape s, DType d) {
     return named(Role::state, program_ + "." + name, s, d);
@@ -274,7 +276,6 @@ class Tape {
   Var named(Role, const std::string& name, Shape, DType);
   Var constant(const std::string& name, Shape, DType, std::span<const std::byte>);
   Var fed_input(const std::string& name, Shape, DType);
-  void end_feed();
 
   bool feeding_ = false;
   DType dtype_;

@@ -159,6 +159,9 @@ void Engine::State::check(const Request& r) const {
     fail_usage("n", "expected at most {} (the number of beams), got {}", r.beams, r.n);
   if (!std::isfinite(r.length_penalty))
     fail_usage("length_penalty", "expected a finite number, got {}", r.length_penalty);
+  if (r.constraint && !spec.tokenizer) fail_usage("constraint", "a constraint needs a tokenizer");
+  if (r.constraint && r.beams > 1)
+    fail_usage("beams", "expected 1 with a constraint, got {}", r.beams);
   if (!r.sampling.stop.empty() && !spec.tokenizer)
     fail_usage("stop", "stop strings need a tokenizer, got {} of them", r.sampling.stop.size());
 }

@@ -16,6 +16,7 @@
 
 #include "core/fp8.h"
 #include "core/params.h"
+#include "grammar/constraint.h"
 #include "infer/sampler.h"
 #include "model/config.h"
 #include "text/tokenizer/tokenizer.h"
@@ -31,6 +32,7 @@ struct Request {
   int beams = 1;
   float length_penalty = 1;  // rank beams by log-probability / tokens^length_penalty
   bool prompt_logprobs = false;
+  std::shared_ptr<Constraint> constraint = {};  // what the text must match; null: anything
 };
 
 struct Completion {
@@ -40,6 +42,7 @@ struct Completion {
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt[1..]; the first token is not predicted
   std::string finish_reason;                  // stop | length | cancelled
   double score = 0;                           // beam search: the ranking score
+  double queue_ms = 0;                        // from submit() or run() to the first step
   double ttft_ms = 0;                         // from submit() or run() to the first token
   double tokens_per_s = 0;                    // after the first token; for one token 1 / its time
 };

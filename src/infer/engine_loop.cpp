@@ -35,6 +35,7 @@ bool EngineLoop::step() {
     if (!launch_next()) next_.clear();
     collect();
     abandon_unless_wanted(next_);
+    draw_constrained(next_);
     scheduler_.sweep();
     ++stats_.steps;
     stats_.seconds += seconds_since(begin);
@@ -51,7 +52,7 @@ void EngineLoop::start(std::unique_ptr<ActiveRequest> owned) {
                                                  .sample = 0,
                                                  .generation = Generation(r.job, 0),
                                                  .tokens = r.job.request.prompt,
-                                                 .guesses = r.search ? 0 : drafts_});
+                                                 .guesses = first_guesses(r)});
   if (seq->generation.finished() && !seq->generation.scores_prompt(0))
     return end(r, std::vector(r.results.size(), seq->generation.completion));
   // For many samples, a device draws the first tokens from one row each faster than the host.
@@ -65,6 +66,7 @@ void EngineLoop::launch(std::span<Sequence* const> plan) {
   Feed& feed = now_.feed;
   for (Sequence* seq : plan) {
     now_.slots.push_back({seq, seq->rows, int64_t(feed.wanted.size())});
+    seq->generation.note_start();
     const int64_t from = seq->pages.cached, known = from + seq->rows;
     const int64_t end = known + int64_t(seq->draft.size());
     for (int64_t p = from; p < end; ++p) {
@@ -85,6 +87,30 @@ void EngineLoop::launch(std::span<Sequence* const> plan) {
   if (now_.empty()) return;
   runner_.launch(feed);
   for (const Slot& s : now_.slots) ++s.seq->in_flight;
+  draw_constrained(now_);
+}
+
+// A device that draws cannot follow a draft under a constraint.
+int64_t EngineLoop::first_guesses(const ActiveRequest& r) const {
+  return r.search || (r.job.request.constraint && runner_.draws()) ? 0 : drafts_;
+}
+
+void EngineLoop::draw_constrained(Flight& f) {
+  if (f.empty() || !f.feed.pauses()) return;
+  f.feed.allowed.assign(f.feed.wanted.size(), {});
+  for (size_t i = 0; i < f.slots.size(); ++i) {
+    Sequence* seq = f.slots[i].seq;
+    if (!seq || seq->ended || !seq->generation.constrained()) continue;
+    const size_t after =
+        i + 1 < f.slots.size() ? size_t(f.slots[i + 1].wanted) : f.feed.wanted.size();
+    for (size_t row = size_t(f.slots[i].wanted); row < after && !seq->ended; ++row) {
+      if (!f.feed.draws[row] || !f.feed.draws[row]->constrained) continue;
+      try {
+        f.feed.allowed[row] = seq->generation.allowed();
+      } catch (...) { end(*seq->request, {}, std::current_exception()); }
+    }
+  }
+  runner_.draw(f.feed);
 }
 
 // Launches the next step before the current one is collected, if no token in flight can change its
@@ -241,7 +267,7 @@ std::vector<Sequence*> EngineLoop::fork(Sequence& seq) {
                                                     .generation = Generation(r.job, sample),
                                                     .tokens = seq.tokens,
                                                     .pages = pool_.fork(seq.pages),
-                                                    .guesses = drafts_});
+                                                    .guesses = first_guesses(r)});
     next->generation.completion.prompt_logprobs = seq.generation.completion.prompt_logprobs;
     sequences.push_back(&scheduler_.add_after(*sequences.back(), std::move(next)));
   }

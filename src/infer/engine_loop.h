@@ -54,6 +54,8 @@ class EngineLoop {
   void launch(std::span<Sequence* const>);
   // Launches the next step before the current one is collected; false: not possible now.
   bool launch_next();
+  // Draws the tokens of a launch that pauses, when the constraints of its sequences are known.
+  void draw_constrained(Flight&);
   // Collects the launch in now_.
   void collect();
   void abandon_unless_wanted(Flight&);
@@ -61,6 +63,7 @@ class EngineLoop {
   void score_prompt(const Slot&);
   bool tempers(const ActiveRequest&) const;
   bool draws_on_device(const Sequence&) const;
+  int64_t first_guesses(const ActiveRequest&) const;
   std::optional<SampleControls> device_draw(const Sequence&, int64_t p) const;
   // `row` is an index into the runner's wanted rows.
   void ready(Sequence&, int64_t row);

@@ -15,26 +15,42 @@ Generation::Generation(const Job& job, int sample)
       job_(&job),
       sample_(uint32_t(sample)),
       text_(job.tokenizer, job.sampling().stop, job.request.prompt) {
+  if (job.request.constraint)
+    cursor_.emplace(job.request.constraint, job.tokenizer->strips_after(job.request.prompt.back()));
   if (job.limit == 0) finish("length");
 }
 
 int32_t Generation::draw(std::span<const float> logits) {
-  return sampler.draw(logits.first(size_t(job_->vocab)), uint64_t(size()), barred());
+  return sampler.draw(logits.first(size_t(job_->vocab)), uint64_t(size()), barred(), allowed());
+}
+
+// A text that may end here may end by any token that stops it.
+AllowedTokens Generation::allowed() {
+  if (!cursor_) return {};
+  const TokenMask& mask = cursor_->mask();
+  return {mask.bits, cursor_->accepts() ? std::span<const int32_t>(job_->stop_ids)
+                                        : std::span<const int32_t>()};
+}
+
+void Generation::note_start() {
+  if (completion.queue_ms == 0) completion.queue_ms = seconds_since(job_->start) * 1e3;
 }
 
 std::optional<SampleControls> Generation::controls(int64_t ahead) const {
   const SamplingSpec& s = job_->sampling();
   const bool barred = int64_t(completion.tokens.size()) + ahead < s.min_tokens;
+  const bool as_trained = s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0;
   if (!s.by_row() || barred || s.logprobs > 1 || s.top_k > INT32_MAX) return {};
+  if (cursor_ && as_trained) return {};
   const uint64_t bits = sampling_bits(s.seed, sample_, uint64_t(size() + ahead));
-  return SampleControls{
-      .temperature = s.temperature,
-      .min_p = s.min_p,
-      .top_p = s.top_p,
-      .top_k = int32_t(s.top_k),
-      .uniform_low = uint32_t(bits),
-      .uniform_high = uint32_t(bits >> 32),
-      .as_trained = s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0};
+  return SampleControls{.temperature = s.temperature,
+                        .min_p = s.min_p,
+                        .top_p = s.top_p,
+                        .top_k = int32_t(s.top_k),
+                        .uniform_low = uint32_t(bits),
+                        .uniform_high = uint32_t(bits >> 32),
+                        .as_trained = as_trained,
+                        .constrained = bool(cursor_)};
 }
 
 std::span<const int32_t> Generation::barred() const {
@@ -55,7 +71,8 @@ std::string Generation::append(int32_t token, std::optional<TokenLogprob> logpro
     finish("stop");
   } else {
     piece = text_.push(token, count >= job_->sampling().min_tokens);
-    if (text_.stopped())
+    if (cursor_) cursor_->accept(token);
+    if (text_.stopped() || (cursor_ && cursor_->ended()))
       finish("stop");
     else if (count >= job_->limit)
       finish("length");

@@ -35,6 +35,10 @@ class Generation {
   std::optional<SampleControls> controls(int64_t ahead) const;
   // Tokens that must not come next.
   std::span<const int32_t> barred() const;
+  // Tokens that the constraint allows next; waits for its mask. Valid until the next token.
+  AllowedTokens allowed();
+  bool constrained() const { return bool(cursor_); }
+  void note_start();  // the first step with this completion begins
   // Appends a token; returns the text that is final now.
   std::string append(int32_t token, std::optional<TokenLogprob>);
   bool finished() const { return !completion.finish_reason.empty(); }
@@ -53,6 +57,7 @@ class Generation {
   const Job* job_;
   uint32_t sample_;
   TokenText text_;
+  std::optional<ConstraintCursor> cursor_;
   Clock::time_point first_;
 };
 

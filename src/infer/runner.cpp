@@ -32,6 +32,9 @@ struct Inputs {
   int64_t size() const { return tables() + sequences * width; }
 };
 
+// Words of a row of SampleArgs::allowed.
+int64_t mask_ints(const RunnerSpec& s) { return (s.vocab + 31) / 32; }
+
 constexpr size_t turns = 2;
 std::string name_of(const char* what, size_t turn) {
   return fmt::format("engine.{}.{}", what, turn);
@@ -39,7 +42,7 @@ std::string name_of(const char* what, size_t turn) {
 
 // Records the forward pass of a step; the logits of the wanted rows go to the state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const StepShape& shape,
-             bool draws, size_t turn) {
+             bool draws, size_t turn, bool pauses = false) {
   const auto [rows, wanted, all, apart] = shape;
   Tape t(dtype, "engine");
   t.trains = false;
@@ -68,16 +71,23 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
   if (!draws) return t;
   const Var drawn = t.state(name_of("drawn", turn), {spec.logits, drawn_ints}, DType::i32);
   const Var next = t.state(name_of("inputs", (turn + 1) % turns), all_inputs, DType::i32);
+  Var allowed;
+  if (pauses) {
+    t.pause();
+    const Shape masks{spec.logits, mask_ints(spec)};
+    allowed = t.rows(t.state(name_of("allowed", turn), masks, DType::i32), 0, wanted);
+  }
   const auto launch = [drawable = spec.vocab, vocab = c.vocab](auto* f, Stream& s, In in, Out out) {
     f(s, {.drawn = out[0],
           .tokens = out[1],
           .logits = in[0],
           .controls = in[1],
+          .allowed = in[2],
           .drawable = drawable,
           .vocab = vocab});
   };
   t.push(kernel_op<&Kernels::sample>("sample", launch),
-         {own, part(in.controls(), {wanted, control_ints})},
+         {own, part(in.controls(), {wanted, control_ints}), allowed},
          {t.rows(drawn, 0, wanted), t.rows(next, in.tokens(), wanted)});
   return t;
 }
@@ -139,7 +149,12 @@ void Feed::clear() {
   for (auto* v : {&tokens, &positions, &sequences, &wanted}) v->clear();
   draws.clear();
   scores.clear();
+  allowed.clear();
   tables.clear();
+}
+
+bool Feed::pauses() const {
+  return std::ranges::any_of(draws, [](const auto& d) { return d && d->constrained; });
 }
 
 Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
@@ -185,7 +200,8 @@ int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerS
 Tape Runner::record(const Key& key) const {
   switch (key.kind) {
     case Key::Kind::step:
-      return forward(config_, memory_.params->dtype(), spec_, key.shape, draws(), key.turn);
+      return forward(config_, memory_.params->dtype(), spec_, key.shape, draws(), key.turn,
+                     key.pauses);
     case Key::Kind::log_sums:
       return record_scorer(config_, spec_, key.shape.logits, wide_);
     case Key::Kind::logprobs:
@@ -197,9 +213,10 @@ Tape Runner::record(const Key& key) const {
 // A reference is valid until the next call.
 Exec& Runner::program(const Key& key) {
   ShapePrograms& found = programs_.get(key, [&] {
-    return fmt::format("engine {} {}x{}{}{} turn {} temperature {}", int(key.kind), key.shape.rows,
-                       key.shape.logits, key.shape.all ? " all" : "",
-                       key.shape.apart ? " apart" : "", key.turn, key.temperature);
+    return fmt::format("engine {} {}x{}{}{}{} turn {} temperature {}", int(key.kind),
+                       key.shape.rows, key.shape.logits, key.shape.all ? " all" : "",
+                       key.shape.apart ? " apart" : "", key.pauses ? " pauses" : "", key.turn,
+                       key.temperature);
   });
   if (!found.kinds.empty()) return *found.kinds[0];
   found.kinds.push_back(std::make_unique<Exec>(record(key), memory_));
@@ -210,6 +227,7 @@ Exec& Runner::program(const Key& key) {
     t.inputs = {memory_.state, name_of("inputs", key.turn)};
     if (draws()) t.drawn = {memory_.state, name_of("drawn", key.turn)};
   }
+  if (key.pauses) turns_[key.turn].allowed = {memory_.state, name_of("allowed", key.turn)};
   return *found.kinds[0];
 }
 
@@ -256,14 +274,35 @@ StepShape Runner::shape_of(const Feed& f) const {
 void Runner::launch(const Feed& f) {
   const StepShape shape = shape_of(f);
   const size_t turn = draws() ? launched_ % turns : 0;
-  Exec& exec = program({Key::Kind::step, shape, turn});
+  const bool pauses = f.pauses();
+  Exec& exec = program({Key::Kind::step, shape, turn, pauses});
   copy_blocks();
   rope_.cover(memory_, 1 + *std::ranges::max_element(f.positions));
   upload(f, shape, turn);
+  ++launched_;
+  if (pauses) return exec.run_part(0);
   exec.run();
   if (draws())
     arrivals_[turn]->begin(turns_[turn].drawn.tensor().data, shape.logits * int64_t(sizeof(Drawn)));
-  ++launched_;
+}
+
+void Runner::draw(const Feed& f) {
+  const StepShape shape = shape_of(f);
+  const size_t turn = (launched_ - 1) % turns, words = size_t(mask_ints(spec_));
+  Exec& exec = program({Key::Kind::step, shape, turn, true});
+  masks_.assign(f.allowed.size() * words, -1);
+  for (size_t i = 0; i < f.allowed.size(); ++i) {
+    const AllowedTokens& a = f.allowed[i];
+    if (a.all()) continue;
+    const auto row = std::span(masks_).subspan(i * words, words);
+    std::memcpy(row.data(), a.bits.data(), row.size_bytes());
+    for (const int32_t id : a.also)
+      if (id < spec_.vocab)
+        row[size_t(id) / 32] = int32_t(uint32_t(row[size_t(id) / 32]) | 1u << id % 32);
+  }
+  turns_[turn].allowed.upload_part(0, masks_);
+  exec.run_part(1);
+  arrivals_[turn]->begin(turns_[turn].drawn.tensor().data, shape.logits * int64_t(sizeof(Drawn)));
 }
 
 void Runner::collect(const Feed& f) {

@@ -37,8 +37,12 @@ struct Feed {
   std::vector<std::optional<SampleControls>>
       draws;                 // per wanted row: how the device samples; none: the host does
   std::vector<char> scores;  // per wanted row: whether log-probabilities are needed
+  // Per wanted row: the tokens that a constrained draw on the device allows; see Runner::draw.
+  std::vector<AllowedTokens> allowed;
   std::vector<std::span<const int32_t>> tables;  // cache blocks of each sequence
 
+  // Whether the device draws under constraints: the step then pauses before it draws.
+  bool pauses() const;
   void clear();
 };
 
@@ -60,6 +64,9 @@ class Runner {
   // Runs the model over a feed, after earlier launches. collect() then waits for the oldest launch.
   // A launch with rows for the host must be collected before the next one.
   void launch(const Feed&);
+  // After the launch of a feed that pauses, and before anything else: draws its tokens from those
+  // that `allowed` names.
+  void draw(const Feed&);
   void collect(const Feed&);
   void drop_launches() { collected_ = launched_; }  // they will not be collected
   // The logits of the i-th wanted row of the last collected launch, after the model's softcap. Not
@@ -90,6 +97,7 @@ class Runner {
     enum class Kind : uint8_t { step, log_sums, logprobs } kind;
     StepShape shape = {};  // log_sums: only its logits
     size_t turn = 0;
+    bool pauses = false;
     float temperature = 0;
     auto operator<=>(const Key&) const = default;
   };
@@ -109,7 +117,8 @@ class Runner {
   // belong to no single program, so they stay when the cache drops one.
   struct Turn {
     StateRef<int32_t> inputs;
-    StateRef<int32_t> drawn;  // if the device samples
+    StateRef<int32_t> drawn;    // if the device samples
+    StateRef<int32_t> allowed;  // if it does so under constraints
   };
   std::array<Turn, 2> turns_;
   StateRef<float> device_logits_, nll_;
@@ -117,7 +126,7 @@ class Runner {
   std::vector<Tensor> caches_;  // of the layers that keep something
   ProgramCache<Key> programs_;
   std::vector<std::pair<int32_t, int32_t>> copies_;  // pending block copies
-  std::vector<int32_t> inputs_;
+  std::vector<int32_t> inputs_, masks_;
   std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // transfers of sampled tokens, by turn
   size_t launched_ = 0, collected_ = 0;
   std::vector<float> logits_;                // (wanted, wide) of the last collected launch

@@ -1,6 +1,7 @@
 #include "infer/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -44,6 +45,77 @@ void expect_finite(std::span<const float> logits) {
     if (!(logits[i] < std::numeric_limits<float>::infinity()))
       fail("sampler", "expected finite logits, got {} for token {}: the weights may be damaged",
            logits[i], i);
+}
+
+// Few tokens are allowed: their ids below `size`, ascending.
+void list_allowed(std::vector<int32_t>& ids, const AllowedTokens& allowed, size_t size) {
+  for (size_t begin = 0; begin < size; begin += 32)
+    for (uint32_t left = allowed.bits[begin / 32]; left; left &= left - 1)
+      if (const size_t id = begin + size_t(std::countr_zero(left)); id < size)
+        ids.push_back(int32_t(id));
+  for (const int32_t id : allowed.also)
+    if (const auto at = std::ranges::lower_bound(ids, id);
+        size_t(id) < size && (at == ids.end() || *at != id))
+      ids.insert(at, id);
+}
+
+// Most tokens are allowed: all logits, and nothing for the others.
+void assign_dense(std::vector<double>& to, std::span<const float> logits,
+                  const AllowedTokens& allowed) {
+  to.assign(logits.begin(), logits.end());
+  for (size_t begin = 0; begin < logits.size(); begin += 32)
+    for (uint32_t left = ~allowed.bits[begin / 32]; left; left &= left - 1)
+      if (const size_t id = begin + size_t(std::countr_zero(left)); id < logits.size())
+        to[id] = nothing;
+  for (const int32_t id : allowed.also)
+    if (size_t(id) < logits.size()) to[size_t(id)] = double(logits[size_t(id)]);
+}
+
+// Whether it is faster to pass over the other tokens than to list the allowed ones.
+bool is_dense(const AllowedTokens& allowed, size_t size) {
+  size_t count = 0;
+  for (const uint32_t word : allowed.bits) count += size_t(std::popcount(word));
+  return 8 * count > 7 * size;
+}
+
+// The most likely allowed token, the lowest id among equals. Whole words of the mask are compared
+// at once, in a form that compilers vectorise.
+int32_t best_allowed(std::span<const float> logits, const AllowedTokens& allowed) {
+  constexpr float none = -std::numeric_limits<float>::infinity();
+  constexpr size_t width = 32;
+  const size_t words = logits.size() / width, rest = words * width;
+  float lanes[width];
+  std::fill(lanes, lanes + width, none);
+  for (size_t w = 0; w < words; ++w) {
+    const uint32_t bits = allowed.bits[w];
+    if (bits == 0) continue;
+    const float* x = logits.data() + w * width;
+    for (size_t j = 0; j < width; ++j) {
+      const uint32_t in = -(bits >> j & 1);  // all ones: the token is allowed
+      const float v = std::bit_cast<float>((std::bit_cast<uint32_t>(x[j]) & in) |
+                                           (std::bit_cast<uint32_t>(none) & ~in));
+      lanes[j] = v > lanes[j] ? v : lanes[j];
+    }
+  }
+  float most = *std::max_element(lanes, lanes + width);
+  size_t best = logits.size();
+  for (size_t w = 0; w < words && best == logits.size() && most > none; ++w) {
+    if (allowed.bits[w] == 0) continue;
+    uint32_t here = 0;
+    const float* x = logits.data() + w * width;
+    for (size_t j = 0; j < width; ++j) here |= uint32_t(x[j] == most);
+    for (size_t j = 0; here && j < width && best == logits.size(); ++j)
+      if (x[j] == most && (allowed.bits[w] & 1u << j)) best = w * width + j;
+  }
+  const auto consider = [&](size_t id) {
+    if (logits[id] > most || (logits[id] == most && id < best)) most = logits[id], best = id;
+  };
+  for (size_t id = rest; id < logits.size(); ++id)
+    if (allowed.has(id)) consider(id);
+  for (const int32_t id : allowed.also)
+    if (size_t(id) < logits.size()) consider(size_t(id));
+  if (best == logits.size()) fail("sampler", "the constraint allows no token");
+  return int32_t(best);
 }
 
 bool likelier(const Sampler::Choice& a, const Sampler::Choice& b) {
@@ -152,9 +224,19 @@ Sampler::Sampler(const SamplingSpec& spec, std::span<const int32_t> prompt, uint
 void Sampler::accept(int32_t token) { ++seen_[token]; }
 
 std::span<const double> Sampler::adjusted(std::span<const float> logits,
-                                          std::span<const int32_t> barred) {
+                                          std::span<const int32_t> barred,
+                                          const AllowedTokens& allowed) {
   expect_finite(logits);
-  logits_.assign(logits.begin(), logits.end());
+  ids_.clear();
+  if (allowed.all()) {
+    logits_.assign(logits.begin(), logits.end());
+  } else if (is_dense(allowed, logits.size())) {
+    assign_dense(logits_, logits, allowed);
+  } else {
+    list_allowed(ids_, allowed, logits.size());
+    logits_.assign(logits.size(), nothing);
+    for (const int32_t id : ids_) logits_[size_t(id)] = double(logits[size_t(id)]);
+  }
   for (const auto& [token, bias] : spec_->logit_bias) logits_[size_t(token)] += bias;
   for (const auto& [token, count] : seen_) {
     double& x = logits_[size_t(token)];
@@ -166,23 +248,29 @@ std::span<const double> Sampler::adjusted(std::span<const float> logits,
 }
 
 std::span<const Sampler::Choice> Sampler::choices(std::span<const float> logits,
-                                                  std::span<const int32_t> barred) {
-  adjusted(logits, barred);
-  const auto best = std::max_element(logits_.begin(), logits_.end());  // the first among equals
-  if (*best == nothing)
-    fail("sampler", "no token can be sampled: logit_bias or min_tokens excludes all of them");
+                                                  std::span<const int32_t> barred,
+                                                  const AllowedTokens& allowed) {
+  adjusted(logits, barred, allowed);
+  // The first among equals.
+  const size_t best = size_t(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
+  if (logits_[best] == nothing)
+    fail("sampler",
+         "no token can be sampled: logit_bias, min_tokens or the constraint excludes all of them");
   choices_.clear();
   if (spec_->temperature == 0) {
-    choices_.push_back({int32_t(best - logits_.begin()), *best, 1});
+    choices_.push_back({int32_t(best), logits_[best], 1});
     return choices_;
   }
-  const double temperature = spec_->temperature;
-  for (size_t i = 0; i < logits_.size(); ++i) {
+  const double temperature = spec_->temperature, most = logits_[best];
+  const auto consider = [&](size_t i) {
     const double weight =
-        std::exp((logits_[i] - *best) / temperature);  // the most likely token has weight 1
+        std::exp((logits_[i] - most) / temperature);  // the most likely token has weight 1
     if (weight > 0 && weight >= spec_->min_p)
       choices_.push_back({int32_t(i), logits_[i] / temperature, weight});
-  }
+  };
+  for (const int32_t id : ids_) consider(size_t(id));
+  for (size_t i = 0; ids_.empty() && i < logits_.size(); ++i)
+    if (logits_[i] != nothing) consider(i);
   if (spec_->top_k > 0) keep_likeliest(choices_, size_t(spec_->top_k));
   if (spec_->top_p < 1) choices_.resize(reach(choices_, spec_->top_p));
   if (spec_->top_k > 0 || spec_->top_p < 1)
@@ -192,12 +280,13 @@ std::span<const Sampler::Choice> Sampler::choices(std::span<const float> logits,
 }
 
 int32_t Sampler::draw(std::span<const float> logits, uint64_t position,
-                      std::span<const int32_t> barred) {
+                      std::span<const int32_t> barred, const AllowedTokens& allowed) {
   if (spec_->temperature == 0 && spec_->by_row() && barred.empty()) {
     expect_finite(logits);
+    if (!allowed.all()) return best_allowed(logits, allowed);
     return int32_t(std::ranges::find(logits, largest_of(logits)) - logits.begin());
   }
-  const std::span<const Choice> all = choices(logits, barred);
+  const std::span<const Choice> all = choices(logits, barred, allowed);
   if (all.size() == 1) return all[0].token;
   const double at = sampling_uniform(spec_->seed, sample_, position) * total_weight(all);
   double sum = 0;

@@ -12,9 +12,9 @@
 
 namespace hearth::inline infer {
 
-// Sampling controls of one request. They apply in this order: logit bias; repetition, presence and
-// frequency penalty; temperature; min_p; top_k; top_p. Each filter sees the result of the previous
-// one.
+// Sampling controls of one request. They apply in this order: a constraint's mask; logit bias;
+// repetition, presence and frequency penalty; temperature; min_p; top_k; top_p. Each filter sees
+// the result of the previous one.
 struct SamplingSpec {
   std::map<int32_t, float> logit_bias = {};  // added to the logits
   // For tokens of the prompt or completion: divides positive logits, multiplies the others.
@@ -65,6 +65,15 @@ TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int64_t
 uint64_t sampling_bits(uint64_t seed, uint32_t sample, uint64_t position);
 double sampling_uniform(uint64_t seed, uint32_t sample, uint64_t position);
 
+// The tokens that a constraint allows: a bit per token, and further ones. No bits: every token.
+struct AllowedTokens {
+  std::span<const uint32_t> bits = {};
+  std::span<const int32_t> also = {};
+
+  bool all() const { return bits.empty(); }
+  bool has(size_t token) const { return bits[token / 32] >> token % 32 & 1; }
+};
+
 class Sampler {
  public:
   // `spec` must outlive the sampler. `sample` distinguishes the samples of one request.
@@ -77,15 +86,17 @@ class Sampler {
     double weight;  // proportional to its probability
   };
   // The distribution after all controls, by ascending id. Valid until the next call. Tokens in
-  // `barred` cannot be sampled.
+  // `barred`, and those that are not `allowed`, cannot be sampled.
   std::span<const Choice> choices(std::span<const float> logits,
-                                  std::span<const int32_t> barred = {});
+                                  std::span<const int32_t> barred = {},
+                                  const AllowedTokens& allowed = {});
   // The token at `position` of the sequence.
   int32_t draw(std::span<const float> logits, uint64_t position,
-               std::span<const int32_t> barred = {});
+               std::span<const int32_t> barred = {}, const AllowedTokens& allowed = {});
   // Logits after bias and penalties only.
   std::span<const double> adjusted(std::span<const float> logits,
-                                   std::span<const int32_t> barred = {});
+                                   std::span<const int32_t> barred = {},
+                                   const AllowedTokens& allowed = {});
   // Counts a token of the completion.
   void accept(int32_t token);
 
@@ -95,6 +106,7 @@ class Sampler {
   std::unordered_map<int32_t, int64_t>
       seen_;  // occurrences in the completion; 0: only in the prompt
   std::vector<double> logits_;
+  std::vector<int32_t> ids_;  // if a constraint allows few tokens: these, ascending
   std::vector<Choice> choices_;
 };
 

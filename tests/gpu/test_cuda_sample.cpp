@@ -15,6 +15,9 @@ using test::card;
 struct Case {
   SamplingSpec spec;
   double uniform;
+  std::vector<uint32_t> allowed = {};  // empty: not constrained
+
+  AllowedTokens tokens() const { return {.bits = allowed}; }
 };
 
 std::vector<Case> random_cases(size_t n, std::mt19937& random) {
@@ -37,7 +40,15 @@ std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_
   for (const Case& c : cases) {
     const auto u = uint64_t(std::ldexp(c.uniform, 53)) << 11;
     controls.push_back({c.spec.temperature, c.spec.min_p, c.spec.top_p, int32_t(c.spec.top_k),
-                        uint32_t(u), uint32_t(u >> 32), c.spec.logprobs_at_temperature});
+                        uint32_t(u), uint32_t(u >> 32), c.spec.logprobs_at_temperature,
+                        !c.allowed.empty()});
+  }
+  const size_t words = size_t(V + 31) / 32;
+  std::vector<uint32_t> masks(cases.size() * words, 0);
+  bool constrains = false;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    std::ranges::copy(cases[i].allowed, masks.begin() + ptrdiff_t(i * words));
+    constrains |= !cases[i].allowed.empty();
   }
   const auto rows = int64_t(cases.size());
   const auto bytes = [](const auto& v) { return int64_t(v.size() * sizeof v[0]); };
@@ -45,11 +56,16 @@ std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_
   Buffer d(b, rows * int64_t(sizeof(Drawn)), "drawn"), t(b, rows * 4, "tokens");
   b.upload(x.data(), logits.data(), bytes(logits));
   b.upload(c.data(), controls.data(), bytes(controls));
+  Buffer m(b, bytes(masks), "masks");
+  b.upload(m.data(), masks.data(), bytes(masks));
+  Tensor allowed;
+  if (constrains) allowed = {m.data(), {rows, int64_t(words)}, DType::i32};
   b.kernels().sample(b.stream(),
                      {.drawn = {d.data(), {rows, int64_t(sizeof(Drawn))}, DType::u8},
                       .tokens = {t.data(), {rows, 1}, DType::i32},
                       .logits = {x.data(), {rows, wide}, DType::f32},
                       .controls = {c.data(), {rows, int64_t(sizeof(SampleControls))}, DType::u8},
+                      .allowed = allowed,
                       .drawable = V,
                       .vocab = V});
   std::vector<Drawn> r(cases.size());
@@ -64,10 +80,10 @@ std::vector<Drawn> drawn_by(Backend& b, const std::vector<float>& logits, int64_
 void expect_drawn(const Drawn& got, std::span<const float> row, const Case& c) {
   Sampler sampler(c.spec, {}, 0);
   if (c.spec.temperature == 0) {
-    EXPECT_EQ(got.token, sampler.draw(row, 0));
+    EXPECT_EQ(got.token, sampler.draw(row, 0, {}, c.tokens()));
   } else {
     double total = 0, before = -1, through = 0;
-    const auto choices = sampler.choices(row);
+    const auto choices = sampler.choices(row, {}, c.tokens());
     for (const Sampler::Choice& k : choices) total += k.weight;
     double sum = 0;
     for (const Sampler::Choice& k : choices) {
@@ -113,6 +129,45 @@ TEST(CudaSample, DrawsWhatTheHostWouldDraw) {
                                cases[r].spec.temperature, cases[r].spec.top_k, cases[r].spec.top_p,
                                cases[r].spec.min_p));
       expect_drawn(got[r], std::span(logits).subspan(r * size_t(wide), size_t(V)), cases[r]);
+    }
+  }
+}
+
+// Rows under a constraint draw from what it allows; the rows between them keep their bits, and
+// log-probabilities are those of all tokens.
+TEST(CudaSample, DrawsUnderConstraints) {
+  HEARTH_NEEDS_A_CARD();
+  std::mt19937 random{12};
+  for (const auto& [V, wide] : {std::pair<int64_t, int64_t>{2, 64},
+                                {31, 64},
+                                {257, 320},
+                                {258, 322},
+                                {50257, 50304},
+                                {50258, 50304}}) {
+    const int64_t rows = V % 2 ? 64 : 130;
+    std::vector<Case> cases = random_cases(size_t(rows), random), free = cases;
+    for (size_t r = 0; r < cases.size(); ++r) {
+      if (r % 3 == 0) continue;
+      Case& c = cases[r];
+      c.spec.logprobs_at_temperature = false;  // the host draws those
+      c.allowed.assign(size_t(V + 31) / 32, 0);
+      const uint64_t few = r % 2 ? 1 : uint64_t(V) / 3 + 1;  // one token, or many
+      for (uint64_t n = 0; n < few; ++n) {
+        const uint64_t id = random() % uint64_t(V);
+        c.allowed[id / 32] |= 1u << id % 32;
+      }
+    }
+    std::vector<float> logits(size_t(rows * wide), 1e9f);
+    std::normal_distribution<float> normal(0, 20);  // an allowed token may be very unlikely
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < V; ++i)
+        logits[size_t(r * wide + i)] = r % 5 ? normal(random) : std::round(normal(random));
+    const std::vector<Drawn> got = drawn_by(card(), logits, V, wide, cases);
+    const std::vector<Drawn> plain = drawn_by(card(), logits, V, wide, free);
+    for (size_t r = 0; r < got.size(); ++r) {
+      SCOPED_TRACE(fmt::format("V {} row {} temperature {}", V, r, cases[r].spec.temperature));
+      expect_drawn(got[r], std::span(logits).subspan(r * size_t(wide), size_t(V)), cases[r]);
+      EXPECT_TRUE(!cases[r].allowed.empty() || std::memcmp(&got[r], &plain[r], sizeof(Drawn)) == 0);
     }
   }
 }

@@ -8,84 +8,13 @@
 
 #include "infer/block_pool.h"
 #include "infer/runner.h"
+#include "unit/drawing_backend.h"
 #include "unit/infer_model.h"
 
 namespace hearth {
 namespace {
 
 using Tokens = std::vector<int32_t>;
-
-// The likeliest token of each row, or one by the row's bits.
-void draw_rows(Stream&, const SampleArgs& args) {
-  const Tensor& logits = args.logits;
-  for (int64_t row = 0; row < logits.rows(); ++row) {
-    const SampleControls& c = args.controls.as<const SampleControls>()[row];
-    const std::span x(logits.as<const float>() + row * logits.cols(), size_t(args.drawable));
-    const auto best = std::ranges::max_element(x);
-    const auto weight = [&](float v, double temperature) {
-      return std::exp((double(v) - double(*best)) / temperature);
-    };
-    double sum = 0, tempered = 0, passed = 0;
-    for (const float v : x) sum += weight(v, 1);
-    size_t token = size_t(best - x.begin());
-    if (c.temperature > 0) {
-      for (const float v : x) tempered += weight(v, double(c.temperature));
-      const double u = (double(c.uniform_high) + double(c.uniform_low) / 0x1p32) / 0x1p32;
-      for (token = 0; token + 1 < x.size(); ++token)
-        if ((passed += weight(x[token], double(c.temperature))) > u * tempered) break;
-    }
-    const auto log = [&](float v) { return float(double(v) - double(*best) - std::log(sum)); };
-    args.drawn.as<Drawn>()[row] = {int32_t(token), log(x[token]), int32_t(best - x.begin()),
-                                   log(*best)};
-    args.tokens.as<int32_t>()[row] = int32_t(token);
-  }
-}
-
-// A CPU that draws, as cards do. What it sends is only there when it is waited for.
-class DrawingBackend final : public Backend {
- public:
-  DrawingBackend() : inner_(make_cpu_backend(1)), table_(inner_->kernels()) {
-    table_.sample = draw_rows;
-  }
-  const Kernels& kernels() const override { return table_; }
-  Stream& stream() override { return inner_->stream(); }
-  std::string describe() const override { return "cpu that draws"; }
-  std::byte* allocate(int64_t bytes, const std::string& what) override {
-    return inner_->allocate(bytes, what);
-  }
-  void release(std::byte* p, int64_t bytes) override { inner_->release(p, bytes); }
-  void upload(std::byte* device, const void* host, int64_t bytes) override {
-    inner_->upload(device, host, bytes);
-  }
-  void download(void* host, const std::byte* device, int64_t bytes) override {
-    inner_->download(host, device, bytes);
-  }
-  void synchronize() override {}
-  int64_t free_bytes() const override { return inner_->free_bytes(); }
-  std::unique_ptr<Transfer> make_transfer(int64_t bytes, StreamKind) override {
-    // Reads as late as it may: what was written there meanwhile shows.
-    struct Late final : Transfer {
-      explicit Late(int64_t bytes) : here(static_cast<size_t>(bytes)) {}
-      void begin(const std::byte* device, int64_t bytes) override {
-        from = device, size = bytes;
-        std::ranges::fill(here, std::byte(0xff));
-      }
-      const std::byte* wait() override {
-        std::copy_n(from, size, here.begin());
-        size = 0;
-        return here.data();
-      }
-      const std::byte* from = nullptr;
-      int64_t size = 0;
-      std::vector<std::byte> here;
-    };
-    return std::make_unique<Late>(bytes);
-  }
-
- private:
-  std::unique_ptr<Backend> inner_;
-  Kernels table_;
-};
 
 struct Wish {
   Request request;

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "sys/error.h"
 
@@ -260,6 +262,33 @@ TEST(Sampler, LogprobsAreThoseOfTheModel) {
 TEST(Sampler, LogprobsOfALargeVocabularyAreAccurate) {
   const Logits equal(200000, -4.5f);  // a float sum of so many terms would be off by 1e-3
   EXPECT_NEAR(token_logprob(equal, 77, 1).logprob, -std::log(200000.0), 1e-6);
+}
+
+// A mask is the same as barring every other token, for every size and control.
+TEST(Sampler, AllowedTokens) {
+  std::mt19937 random(17);
+  for (const size_t V : {size_t(1), size_t(31), size_t(32), size_t(33), size_t(100), size_t(1000)})
+    for (int round = 0; round < 60; ++round) {
+      std::vector<float> logits(V);
+      for (float& x : logits) x = std::round(float(random() % 200) / 10 - 10);  // with ties
+      std::vector<uint32_t> bits((V + 31) / 32);
+      for (uint32_t& word : bits) word = round % 3 ? uint32_t(random()) : ~0u;
+      if (round % 4 == 0) std::ranges::fill(bits, 0);
+      const std::vector<int32_t> also{int32_t(random() % V)};
+      std::vector<int32_t> barred;
+      for (size_t i = 0; i < V; ++i)
+        if (!(bits[i / 32] >> i % 32 & 1) && int32_t(i) != also[0]) barred.push_back(int32_t(i));
+      SamplingSpec spec;
+      spec.temperature = round % 2 ? 0 : 1.2f, spec.seed = uint64_t(round);
+      if (round % 5 == 0) spec.top_k = 3;
+      if (round % 7 == 0) spec.repetition_penalty = 1.5f, spec.top_p = 0.8f;
+      Sampler one(spec, {}, 0), two(spec, {}, 0);
+      for (uint64_t at = 0; at < 8; ++at) {
+        const int32_t token = one.draw(logits, at, {}, {.bits = bits, .also = also});
+        ASSERT_EQ(token, two.draw(logits, at, barred)) << V << " " << round;
+        one.accept(token), two.accept(token);
+      }
+    }
 }
 
 }  // namespace

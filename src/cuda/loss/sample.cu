@@ -1,6 +1,7 @@
 // Samples the next token of each row of logits on the GPU. First, blocks that each read a stretch
 // of a row find its likeliest token and, if there are many rows, its weight; then one block per row
-// draws. Weights are integers of at most 2^40, so their sums are exact in any order and a draw
+// draws. Rows under a constraint lose the logits of other tokens in between, and are scanned again.
+// Weights are integers of at most 2^40, so their sums are exact in any order and a draw
 // depends only on its row.
 #include "cuda/kernels.h"
 #include "cuda/loss/row_sum.cuh"
@@ -252,6 +253,21 @@ __global__ void __launch_bounds__(scan_threads)
   masses[blockIdx.y * stretches + blockIdx.x] = sum;
 }
 
+// Overwrites the logits that a constraint excludes, one block per stretch of a row.
+__global__ void __launch_bounds__(scan_threads)
+    mask_rows(float* logits, const uint32_t* allowed, const SampleControls* controls, int V,
+              int64_t stride, int words) {
+  const bool constrained = controls[blockIdx.y].constrained;  // written by the host
+  let_next_start();
+  wait_for_previous();
+  if (!constrained) return;
+  float* x = logits + blockIdx.y * stride;
+  const uint32_t* bits = allowed + int64_t(blockIdx.y) * words;
+  const auto [begin, end] = ids_of(int(blockIdx.x), V);
+  for (int i = begin + int(threadIdx.x); i < end; i += scan_threads)
+    if (!(bits[i / 32] >> (i % 32) & 1)) x[i] = -INFINITY;
+}
+
 // The stretch that a draw of u falls into.
 __device__ Lot weighed_lot(const Mass* masses, Mass u, int V) {
   Mass total = 0, ahead = 0;
@@ -262,10 +278,11 @@ __device__ Lot weighed_lot(const Mass* masses, Mass u, int V) {
   return {ids_of(n, V), u, ahead, total};
 }
 
+// `whole`: the parts of the logits before a constraint, for log-probabilities.
 __global__ void __launch_bounds__(threads)
-    sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const Mass* masses,
-                const float* logits, const SampleControls* controls, int V, int64_t stride,
-                int vocab) {
+    sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const Stretch* whole,
+                const Mass* masses, const float* logits, const SampleControls* controls, int V,
+                int64_t stride, int vocab) {
   __shared__ SampleShared s;
   const SampleControls c = controls[blockIdx.x];  // written by the host
   wait_for_previous();
@@ -294,7 +311,13 @@ __global__ void __launch_bounds__(threads)
   const SampleControls& again = controls[blockIdx.x];  // read again, to save registers
   const bool as_trained = again.as_trained;
   const LogitLevel level{as_trained ? 1 / again.temperature : 1, 0};
-  float highest = top;
+  int first = best;
+  float foremost = top;
+  if (whole != parts) {  // the likeliest token may be excluded: its logit is in the parts only
+    first = likeliest(whole + blockIdx.x * stretches, &z);
+    foremost = likeliest_logit(whole + blockIdx.x * stretches);
+  }
+  float highest = foremost;
   if (as_trained) {
     for (int i = V + int(threadIdx.x); i < vocab; i += threads) highest = fmaxf(highest, x[i]);
     if (vocab > V) highest = block_max(highest, s.floats);
@@ -303,7 +326,7 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) {
     const float log_z = logf(z);
     out.logprob = level(x[out.token]) - level(highest) - log_z;
-    out.likeliest = best, out.likeliest_logprob = level(top) - level(highest) - log_z;
+    out.likeliest = first, out.likeliest_logprob = level(foremost) - level(highest) - log_z;
     if (tokens) tokens[blockIdx.x] = out.token;
   }
 }
@@ -315,17 +338,27 @@ void sample(Stream& stream, const SampleArgs& args) {
   CudaStream& s = on(stream);
   const int64_t rows = args.logits.rows();
   const bool weighs = rows > most_rows_unweighed;
-  auto* parts = static_cast<Stretch*>(
-      s.scratch(rows * stretches * int64_t(sizeof(Stretch) + (weighs ? sizeof(Mass) : 0))));
+  const bool masks = bool(args.allowed);
+  auto* whole = static_cast<Stretch*>(s.scratch(
+      rows * stretches * int64_t(sizeof(Stretch) * (masks ? 2 : 1) + (weighs ? sizeof(Mass) : 0))));
+  Stretch* parts = masks ? whole + rows * stretches : whole;
   auto* masses = weighs ? reinterpret_cast<Mass*>(parts + rows * stretches) : nullptr;
   const dim3 blocks(stretches, unsigned(rows));
-  launch_dependent(s, scan_rows, blocks, scan_threads, parts, as<float>(args.logits),
+  launch_dependent(s, scan_rows, blocks, scan_threads, whole, as<float>(args.logits),
                    int(args.drawable), args.logits.cols());
+  if (masks) {
+    expect_dtypes("sample", DType::i32, args.allowed);
+    launch_dependent(s, mask_rows, blocks, scan_threads, as<float>(args.logits),
+                     as<uint32_t>(args.allowed), as<SampleControls>(args.controls),
+                     int(args.drawable), args.logits.cols(), int(args.allowed.cols()));
+    launch_dependent(s, scan_rows, blocks, scan_threads, parts, as<float>(args.logits),
+                     int(args.drawable), args.logits.cols());
+  }
   if (weighs)
     launch_dependent(s, weigh_rows, blocks, scan_threads, masses, parts, as<float>(args.logits),
                      as<SampleControls>(args.controls), int(args.drawable), args.logits.cols());
   launch_dependent(s, sample_rows, unsigned(rows), threads, as<Drawn>(args.drawn),
-                   as<int32_t>(args.tokens), parts, masses, as<float>(args.logits),
+                   as<int32_t>(args.tokens), parts, whole, masses, as<float>(args.logits),
                    as<SampleControls>(args.controls), int(args.drawable), args.logits.cols(),
                    int(args.vocab));
   check_launch("sample");

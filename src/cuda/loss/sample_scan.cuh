@@ -108,6 +108,13 @@ static __global__ void __launch_bounds__(scan_threads)
   parts[blockIdx.y * stretches + blockIdx.x] = {best, top, sum};
 }
 
+// The largest logit.
+__device__ __forceinline__ float likeliest_logit(const Stretch* parts) {
+  Mass best = 0;
+  for (int n = 0; n < stretches; ++n) best = parts[n].best > best ? parts[n].best : best;
+  return number_of(uint32_t(best >> 32));
+}
+
 // The id of the largest logit (the lowest among equals), and the sum of exp(x - largest).
 __device__ __forceinline__ int likeliest(const Stretch* parts, float* sum) {
   const int lane = int(threadIdx.x) % stretches;

@@ -16,14 +16,18 @@ const std::string& bytes_in(const Vocabulary& v, int32_t id) {
   return v.bytes[size_t(id)];
 }
 
-// The text of a token after `previous` (-1: none). Encoding puts a space before the text of pieces;
-// decoding drops it at the start and after bos. llama2.c drops it only after bos.
+// Encoding puts a space before the text of pieces; decoding drops it at the start (previous -1) and
+// after bos. llama2.c drops it only after bos.
+bool strips(const Vocabulary& v, int32_t previous) {
+  const bool after_bos = previous >= 0 && previous == v.bos;
+  return v.rule == MergeRule::llama2c ? after_bos
+                                      : v.text.strip_first && (previous < 0 || after_bos);
+}
+
+// The text of a token after `previous`.
 std::string_view piece(const Vocabulary& v, int32_t previous, int32_t id) {
   std::string_view bytes = bytes_in(v, id);
-  const bool after_bos = previous >= 0 && previous == v.bos;
-  const bool strips =
-      v.rule == MergeRule::llama2c ? after_bos : v.text.strip_first && (previous < 0 || after_bos);
-  if (strips && bytes.starts_with(' ')) bytes.remove_prefix(1);
+  if (strips(v, previous) && bytes.starts_with(' ')) bytes.remove_prefix(1);
   return bytes;
 }
 
@@ -105,6 +109,22 @@ std::optional<int32_t> Tokenizer::special(std::string_view text) const {
       if (t.text == text) return t.id;
   return std::nullopt;
 }
+
+bool Tokenizer::has(int32_t id) const {
+  return id >= 0 && size_t(id) < vocabulary_->known.size() && vocabulary_->known[size_t(id)];
+}
+
+std::vector<int32_t> Tokenizer::special_ids() const {
+  const Vocabulary& v = *vocabulary_;
+  std::vector<int32_t> ids;
+  for (const AddedToken& t : added_tokens(v))
+    if (t.special) ids.push_back(t.id);
+  for (const int32_t id : {v.bos, v.eos, v.text.unk})
+    if (id >= 0) ids.push_back(id);
+  return ids;
+}
+
+bool Tokenizer::strips_after(int32_t previous) const { return strips(*vocabulary_, previous); }
 
 StreamDecoder::StreamDecoder(const Tokenizer& t, int32_t previous)
     : tokenizer_(t), previous_(previous) {}

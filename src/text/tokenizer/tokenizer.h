@@ -57,6 +57,11 @@ class Tokenizer {
   int32_t eos() const;         // -1: none
   int32_t bos() const;         // -1: none
   std::optional<int32_t> special(std::string_view text) const;
+  bool has(int32_t id) const;  // whether the id is used
+  // Tokens that stand for no text: special added tokens, bos, eos and the unknown token.
+  std::vector<int32_t> special_ids() const;
+  // Whether decoding drops a space at the start of the token after `previous`.
+  bool strips_after(int32_t previous) const;
 
   // Writes tokenizer.json (which Hugging Face reads, with equal ids) and tokenizer_config.json.
   void save(const std::filesystem::path& dir) const;

@@ -1,0 +1,197 @@
+#include "grammar/constraint.h"
+
+#include <algorithm>
+
+#include "formats/json.h"
+#include "grammar/json_schema.h"
+#include "sys/error.h"
+
+namespace hearth::inline grammar {
+namespace {
+
+constexpr int64_t mask_work = 4'000'000;      // places visited for one mask: about 0.1 s
+constexpr size_t most_mask_bytes = 16 << 20;  // of one constraint
+constexpr size_t most_constraints = 16;
+constexpr size_t most_schema = 1 << 20;  // bytes
+
+using Asked = ConstraintSpec::Kind;
+
+nlohmann::ordered_json json_of(const ConstraintSpec& s) {
+  if (s.text.size() > most_schema)
+    fail_usage(s.where, "expected at most {} bytes of JSON, got {}", most_schema, s.text.size());
+  try {
+    return parse_ordered_json(s.text, s.where, {.max_bytes = most_schema});
+  } catch (const Error& e) { throw Error(s.where, e.what(), true); }
+}
+
+ByteGrammar choice_grammar(const ConstraintSpec& s) {
+  ByteGrammar g(s.where);
+  g.set_root(g.one_of(json_of(s).get<std::vector<std::string>>()));
+  return g;
+}
+
+// {"name": "f", "arguments": {..}} of one of the tools. Each schema is a root of its own.
+ByteGrammar tools_grammar(const ConstraintSpec& s) {
+  ByteGrammar g(s.where);
+  JsonPhrases json(g);
+  const nlohmann::ordered_json all = json_of(s);
+  std::vector<Phrase> calls;
+  for (const auto& tool : all["tools"]) {
+    const auto& name = tool["name"].get_ref<const std::string&>();
+    const bool takes = tool.contains("parameters") && !tool["parameters"].empty();
+    const Phrase arguments = takes ? SchemaPhrases(g, json, tool["parameters"],
+                                                   fmt::format("{} {}", s.where, in_quotes(name)))
+                                         .root()
+                                   : g.text("{}");
+    const std::string head =
+        fmt::format("{{\"name\": {}, {}: ", tool["name"].dump(), all["key"].dump());
+    calls.push_back(g.sequence({g.text(head), arguments, g.text("}")}));
+  }
+  g.set_root(g.choice(std::move(calls)));
+  return g;
+}
+
+ByteGrammar grammar_of(const ConstraintSpec& s) {
+  ByteGrammar g = s.kind == Asked::json_object ? any_object_grammar(s.where)
+                  : s.kind == Asked::regex     ? regex_grammar(s.text, s.where)
+                  : s.kind == Asked::choice    ? choice_grammar(s)
+                  : s.kind == Asked::tools     ? tools_grammar(s)
+                                               : schema_grammar(json_of(s), s.where);
+  if (!s.before.empty() || !s.after.empty())
+    g.set_root(g.sequence({g.text(s.before), g.root(), g.text(s.after)}));
+  return g;
+}
+
+}  // namespace
+
+Constraint::Constraint(const ByteGrammar& g, Tokenizer tokenizer,
+                       std::shared_ptr<const TokenTrie> trie, std::weak_ptr<TaskThread> thread,
+                       int64_t most_state_bytes)
+    : tokenizer_(std::move(tokenizer)),
+      trie_(std::move(trie)),
+      thread_(std::move(thread)),
+      automaton_(Network(g)),
+      most_state_bytes_(most_state_bytes) {
+  if (automaton_.ended(automaton_.start())) fail_usage(g.where(), "only the empty text matches");
+}
+
+// Runs f with the automaton, which forgets its states when they are many or f fails.
+template <class F>
+auto Constraint::guarded(F&& f) {
+  const auto forget = [this] {
+    automaton_.forget();
+    ++epoch_;
+    masks_.clear(), used_.clear();
+  };
+  if (automaton_.bytes() > most_state_bytes_) forget();
+  automaton_.allow(mask_work);
+  try {
+    return f();
+  } catch (...) {
+    forget();
+    throw;
+  }
+}
+
+StateId Constraint::find(At& at) {
+  if (at.epoch == epoch_) return at.state;
+  at.state = automaton_.read(automaton_.start(), at.text);
+  at.epoch = epoch_;
+  return at.state;
+}
+
+Constraint::Reached Constraint::advance(At& at, std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  return guarded([&]() -> Reached {
+    const StateId s = automaton_.read(find(at), bytes);
+    at.text += bytes, at.state = s;
+    return {s != Automaton::dead, automaton_.accepts(s), automaton_.ended(s)};
+  });
+}
+
+std::shared_future<MaskPtr> Constraint::mask(const At& at) {
+  const Key key{at.state, at.strips};
+  std::unique_lock lock(mutex_);
+  if (const auto found = masks_.find(key); at.epoch == epoch_ && found != masks_.end()) {
+    used_.splice(used_.begin(), used_, found->second.used);
+    return found->second.mask;
+  }
+  const auto task = std::make_shared<std::packaged_task<MaskPtr()>>(
+      [self = shared_from_this(), at] { return self->compute(at); });
+  std::shared_future<MaskPtr> future = task->get_future().share();
+  if (at.epoch == epoch_) {
+    used_.push_front(key);
+    masks_[key] = {future, used_.begin()};
+    if (masks_.size() > std::max<size_t>(16, most_mask_bytes * 8 / size_t(trie_->vocab() + 1))) {
+      masks_.erase(used_.back());
+      used_.pop_back();
+    }
+  }
+  lock.unlock();
+  if (const auto thread = thread_.lock())
+    thread->post([task] { (*task)(); });
+  else
+    (*task)();
+  return future;
+}
+
+MaskPtr Constraint::compute(At at) {
+  const std::lock_guard lock(mutex_);
+  return guarded([&] {
+    const StateId s = find(at);
+    return std::make_shared<const TokenMask>(trie_->allowed(automaton_, s, at.strips));
+  });
+}
+
+ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> c, bool strips)
+    : constraint_(std::move(c)) {
+  at_.epoch = uint64_t(-1);  // not read yet
+  at_.strips = strips;
+  accepts_ = constraint_->advance(at_, "").accepts;
+  next_ = constraint_->mask(at_);
+}
+
+void ConstraintCursor::accept(int32_t token) {
+  std::string_view bytes = constraint_->tokenizer().bytes_of(token);
+  if (at_.strips && bytes.starts_with(' ')) bytes.remove_prefix(1);
+  at_.strips = false;
+  const Constraint::Reached r = constraint_->advance(at_, bytes);
+  if (!r.valid)
+    fail("constraint", "token {} does not continue the text, although its mask allows it", token);
+  accepts_ = r.accepts, ended_ = r.ended;
+  if (!ended_) next_ = constraint_->mask(at_);
+}
+
+const TokenMask& ConstraintCursor::mask() {
+  const MaskPtr& mask = next_.get();
+  if (!mask->any && !accepts_)
+    fail_usage("constraint", "no token of the model's vocabulary can continue the text");
+  return *mask;
+}
+
+ConstraintMaker::ConstraintMaker(Tokenizer tokenizer, int64_t most_state_bytes)
+    : tokenizer_(std::move(tokenizer)), most_state_bytes_(most_state_bytes) {}
+
+std::shared_ptr<Constraint> ConstraintMaker::make(const ConstraintSpec& spec) {
+  if (spec.kind == ConstraintSpec::Kind::none) return nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!trie_) {
+      trie_ = std::make_shared<const TokenTrie>(tokenizer_);
+      thread_ = std::make_shared<TaskThread>();
+    }
+    const auto same = [&](const auto& k) { return !(k.first < spec) && !(spec < k.first); };
+    if (const auto found = std::ranges::find_if(kept_, same); found != kept_.end()) {
+      kept_.splice(kept_.begin(), kept_, found);
+      return kept_.front().second;
+    }
+  }
+  const auto made =
+      std::make_shared<Constraint>(grammar_of(spec), tokenizer_, trie_, thread_, most_state_bytes_);
+  const std::lock_guard lock(mutex_);
+  kept_.emplace_front(spec, made);
+  if (kept_.size() > most_constraints) kept_.pop_back();
+  return made;
+}
+
+}  // namespace hearth::inline grammar

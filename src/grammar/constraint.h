@@ -1,0 +1,120 @@
+// Constraint: what the text of a completion must match, as masks over the tokens of a vocabulary.
+// Masks are kept for the states that were met, and a thread computes those of new states while the
+// model runs.
+#pragma once
+
+#include <future>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "grammar/token_trie.h"
+#include "sys/task_thread.h"
+
+namespace hearth::inline grammar {
+
+using MaskPtr = std::shared_ptr<const TokenMask>;
+
+// A grammar with the vocabulary that writes it. Thread-safe; shared by all completions under it.
+class Constraint : public std::enable_shared_from_this<Constraint> {
+ public:
+  Constraint(const ByteGrammar&, Tokenizer, std::shared_ptr<const TokenTrie>,
+             std::weak_ptr<TaskThread>, int64_t most_state_bytes);
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  friend class ConstraintCursor;
+  // A place in a text: what was read, and the state after it while `epoch` is current.
+  struct At {
+    std::string text = {};
+    StateId state = 0;
+    uint64_t epoch = 0;
+    bool strips = false;
+  };
+  struct Reached {
+    bool valid, accepts, ended;
+  };
+  Reached advance(At&, std::string_view bytes);
+  // The mask if it is known; otherwise a promise of it.
+  std::shared_future<MaskPtr> mask(const At&);
+  MaskPtr compute(At);
+  StateId find(At&);
+  template <class F>
+  auto guarded(F&&);
+
+  const Tokenizer tokenizer_;
+  const std::shared_ptr<const TokenTrie> trie_;
+  const std::weak_ptr<TaskThread> thread_;  // a task may be the last to hold the constraint
+  std::mutex mutex_;
+  Automaton automaton_;
+  const int64_t most_state_bytes_;
+  uint64_t epoch_ = 0;  // states of earlier epochs were forgotten
+  using Key = std::pair<StateId, bool>;
+  struct Kept {
+    std::shared_future<MaskPtr> mask;
+    std::list<Key>::iterator used;
+  };
+  std::map<Key, Kept> masks_;
+  std::list<Key> used_;  // most recently used first
+};
+
+// The place of one completion in its constrained text.
+class ConstraintCursor {
+ public:
+  // `strips`: a space at the start of the first token is not part of the text.
+  ConstraintCursor(std::shared_ptr<Constraint>, bool strips);
+
+  // Reads a token that the mask allows.
+  void accept(int32_t token);
+  // Waits for the mask of the next token. Throws a usage error if the text is too ambiguous, or if
+  // the vocabulary cannot write it.
+  const TokenMask& mask();
+  bool accepts() const { return accepts_; }  // the text may end here
+  bool ended() const { return ended_; }      // and nothing may follow
+
+ private:
+  std::shared_ptr<Constraint> constraint_;
+  Constraint::At at_;
+  std::shared_future<MaskPtr> next_;
+  bool accepts_ = false, ended_ = false;
+};
+
+// What the text of a completion must be.
+struct ConstraintSpec {
+  enum class Kind : uint8_t { none, json_object, json_schema, regex, choice, tools };
+  Kind kind = Kind::none;
+  // The schema as JSON; the pattern; a JSON list of texts; for tools {"key": .., "tools":
+  // [{"name": .., "parameters": schema}, ..]}, of which one is called.
+  std::string text = {};
+  std::string where = {};               // names it in errors
+  std::string before = {}, after = {};  // text around it
+
+  bool operator<(const ConstraintSpec& o) const {
+    return std::tie(kind, text, where, before, after) <
+           std::tie(o.kind, o.text, o.where, o.before, o.after);
+  }
+};
+
+// Makes the constraints of one vocabulary, and keeps those used last. Thread-safe.
+class ConstraintMaker {
+ public:
+  // States of a constraint beyond `most_state_bytes` are forgotten, and found again when needed.
+  explicit ConstraintMaker(Tokenizer, int64_t most_state_bytes = 24 << 20);
+  // Null for none. Throws a usage error.
+  std::shared_ptr<Constraint> make(const ConstraintSpec&);
+
+ private:
+  const Tokenizer tokenizer_;
+  const int64_t most_state_bytes_;
+  std::mutex mutex_;
+  std::shared_ptr<const TokenTrie> trie_;  // made when first needed
+  std::shared_ptr<TaskThread> thread_;
+  std::list<std::pair<ConstraintSpec, std::shared_ptr<Constraint>>> kept_;  // last used first
+};
+
+}  // namespace hearth::inline grammar

@@ -1,0 +1,281 @@
+#include "grammar/json_schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "formats/json.h"
+#include "grammar/regex_phrase.h"
+#include "sys/error.h"
+
+namespace hearth::inline grammar {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int most_nested = 64;  // schemas within schemas
+
+// Keywords that say something about a schema and nothing about its values.
+const std::set<std::string_view> annotations = {
+    "title", "description", "default",     "examples",   "$schema",  "$comment",
+    "$id",   "$defs",       "definitions", "deprecated", "readOnly", "writeOnly"};
+const std::set<std::string_view> types = {"object",  "array",   "string", "number",
+                                          "integer", "boolean", "null"};
+
+// The type that a keyword speaks about.
+std::string_view type_of_keyword(std::string_view keyword) {
+  static const std::map<std::string_view, std::string_view> all = {
+      {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
+      {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
+      {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
+      {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
+      {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
+  const auto found = all.find(keyword);
+  return found == all.end() ? "" : found->second;
+}
+
+std::string type_of_value(const Json& v) {
+  if (v.is_number_integer()) return "integer";
+  if (v.is_number()) return v.get<double>() == std::floor(v.get<double>()) ? "integer" : "number";
+  return v.is_boolean() ? "boolean" : v.type_name();
+}
+
+bool type_has(std::string_view type, const Json& value) {
+  const std::string own = type_of_value(value);
+  return own == type || (own == "integer" && type == "number");
+}
+
+std::vector<Json> constant_values(const Json& s) {
+  if (s.contains("const")) return {s["const"]};
+  return {s["enum"].begin(), s["enum"].end()};
+}
+
+std::string pointer_part(std::string part) {
+  std::string out;
+  for (size_t i = 0; i < part.size(); ++i) {
+    if (part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1'))
+      out += part[++i] == '0' ? '~' : '/';
+    else
+      out += part[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+SchemaPhrases::SchemaPhrases(ByteGrammar& g, JsonPhrases& json, const Json& root, std::string where)
+    : g_(g), json_(json), root_(root), where_(std::move(where)) {}
+
+void SchemaPhrases::allow_only(const Json& s, std::initializer_list<const char*> known,
+                               const std::string& path) const {
+  for (const auto& [key, value] : s.items())
+    if (!annotations.contains(key) &&
+        std::ranges::find(known, std::string_view(key)) == known.end())
+      refuse(path, "the keyword {} is not supported here", in_quotes(key));
+}
+
+int64_t SchemaPhrases::count(const Json& s, const char* keyword, int64_t otherwise,
+                             const std::string& path) const {
+  const auto found = s.find(keyword);
+  if (found == s.end()) return otherwise;
+  const double n = found->is_number() ? found->get<double>() : -1;
+  if (n < 0 || n != std::floor(n) || n > double(most_repeats))
+    refuse(path, "expected {} to be a whole number from 0 to {}, got {}", keyword, most_repeats,
+           in_quotes(found->dump()));
+  return int64_t(n);
+}
+
+// A schema of any kind. Each kind names the keywords that it knows; others are refused.
+Phrase SchemaPhrases::schema(const Json& s, const std::string& path) {
+  if (s.is_boolean() && s.get<bool>()) return json_.value();
+  if (!s.is_object())
+    refuse(path, "expected a schema, got {}", s.is_boolean() ? "false" : s.type_name());
+  if (++depth_ > most_nested) refuse(path, "expected at most {} nested schemas", most_nested);
+  Phrase p = -1;
+  if (s.contains("$ref")) {
+    p = reference(s, path);
+  } else if (s.contains("enum") || s.contains("const")) {
+    p = constants(s, path);
+  } else if (s.contains("anyOf")) {
+    p = alternatives(s, "anyOf", path);
+  } else if (s.contains("oneOf")) {
+    p = alternatives(s, "oneOf", path);
+  } else if (s.contains("allOf")) {
+    allow_only(s, {"allOf"}, path);
+    if (!s["allOf"].is_array() || s["allOf"].size() != 1)
+      refuse(path, "allOf is supported with one schema only");
+    p = schema(s["allOf"][0], path + "/allOf/0");
+  } else {
+    p = by_type(s, path);
+  }
+  --depth_;
+  return p;
+}
+
+Phrase SchemaPhrases::by_type(const Json& s, const std::string& path) {
+  const auto idle = [](const std::string& key, const Json& value) {
+    return (key == "uniqueItems" || key == "nullable") && value == false;
+  };
+  for (const auto& [key, value] : s.items())
+    if (key != "type" && !annotations.contains(key) && type_of_keyword(key).empty() &&
+        !idle(key, value))
+      refuse(path, "the keyword {} is not supported", in_quotes(key));
+  std::vector<std::string> wanted;
+  if (const auto type = s.find("type"); type != s.end()) {
+    for (const Json& t : type->is_array() ? *type : Json::array({*type})) {
+      if (!t.is_string() || !types.contains(t.get_ref<const std::string&>()))
+        refuse(path, "expected a type of JSON, got {}", in_quotes(t.dump()));
+      wanted.push_back(t.get<std::string>());
+    }
+    if (wanted.empty()) refuse(path, "expected at least one type, got none");
+  } else {  // the keywords tell it; a schema without keywords is any value
+    for (const auto& [key, value] : s.items())
+      if (const std::string_view t = type_of_keyword(key);
+          !t.empty() && std::ranges::find(wanted, t) == wanted.end())
+        wanted.emplace_back(t);
+  }
+  std::vector<Phrase> ways;
+  for (const std::string& t : wanted) ways.push_back(typed(s, t, path));
+  return ways.empty() ? json_.value() : g_.choice(std::move(ways));
+}
+
+Phrase SchemaPhrases::typed(const Json& s, const std::string& type, const std::string& path) {
+  if (type == "object") return object(s, path);
+  if (type == "array") return array(s, path);
+  if (type == "string") return string(s, path);
+  if (type == "number" || type == "integer") {
+    const NumberBounds b = bounds(s, type == "integer", path);
+    return located(path, [&] { return type == "number" ? json_.number(b) : json_.integer(b); });
+  }
+  if (type == "boolean") return g_.one_of({"true", "false"});
+  return g_.text("null");
+}
+
+// --- references ---
+
+const Json& SchemaPhrases::resolve(const std::string& reference, const std::string& path) const {
+  if (!reference.starts_with('#'))
+    refuse(path, "expected a $ref within the schema (#/..), got {}", in_quotes(reference));
+  const Json* at = &root_;
+  size_t begin = 1;
+  while (begin < reference.size()) {
+    if (reference[begin] != '/')
+      refuse(path, "expected a $ref such as #/$defs/name, got {}", in_quotes(reference));
+    const size_t end = std::min(reference.find('/', begin + 1), reference.size());
+    const std::string part = pointer_part(reference.substr(begin + 1, end - begin - 1));
+    const bool index = at->is_array() && !part.empty() && part.size() < 6 &&
+                       part.find_first_not_of("0123456789") == std::string::npos;
+    if (at->is_object() && at->contains(part))
+      at = &(*at)[part];
+    else if (index && size_t(std::stoi(part)) < at->size())
+      at = &(*at)[size_t(std::stoi(part))];
+    else
+      refuse(path, "the $ref {} points to nothing", in_quotes(reference));
+    begin = end;
+  }
+  return *at;
+}
+
+Phrase SchemaPhrases::reference(const Json& s, const std::string& path) {
+  allow_only(s, {"$ref"}, path);
+  if (!s["$ref"].is_string()) refuse(path, "expected $ref to be text");
+  const std::string name = s["$ref"];
+  const Json& to = resolve(name, path);
+  const auto [at, fresh] = rules_.try_emplace(&to, -1);
+  if (fresh) {
+    const RuleId rule = at->second = g_.new_rule();
+    g_.define(rule, schema(to, name.substr(1)));
+    return g_.call(rule);
+  }
+  return g_.call(at->second);
+}
+
+// --- choices ---
+
+Phrase SchemaPhrases::constants(const Json& s, const std::string& path) {
+  allow_only(s, {"enum", "const", "type"}, path);
+  if (!s.contains("const") && (!s["enum"].is_array() || s["enum"].empty()))
+    refuse(path, "expected enum to be a list of at least one value");
+  std::vector<std::string> texts;
+  for (const Json& v : constant_values(s)) {
+    bool fits = !s.contains("type");
+    if (!fits)
+      for (const Json& t : s["type"].is_array() ? s["type"] : Json::array({s["type"]}))
+        fits |= t.is_string() && type_has(t.get<std::string>(), v);
+    if (s.contains("const") && s.contains("enum"))
+      fits &= s["enum"].is_array() && std::ranges::find(s["enum"], v) != s["enum"].end();
+    if (fits) texts.push_back(v.dump());
+  }
+  if (texts.empty()) refuse(path, "no value of enum or const has the type");
+  return g_.one_of(std::move(texts));
+}
+
+Phrase SchemaPhrases::alternatives(const Json& s, const char* keyword, const std::string& path) {
+  allow_only(s, {keyword}, path);
+  const Json& all = s[keyword];
+  if (!all.is_array() || all.empty())
+    refuse(path, "expected {} to be a list of at least one schema", keyword);
+  if (std::string_view(keyword) == "oneOf")
+    for (size_t i = 0; i < all.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (!disjoint(all[i], all[j], 0))
+          refuse(path, "schemas {} and {} of oneOf may match the same value: use anyOf", j, i);
+  std::vector<Phrase> ways;
+  for (size_t i = 0; i < all.size(); ++i)
+    ways.push_back(schema(all[i], fmt::format("{}/{}/{}", path, keyword, i)));
+  return g_.choice(std::move(ways));
+}
+
+const Json& SchemaPhrases::followed(const Json& s) const {
+  const Json* at = &s;
+  for (int i = 0;
+       i < most_nested && at->is_object() && at->contains("$ref") && (*at)["$ref"].is_string(); ++i)
+    at = &resolve((*at)["$ref"].get<std::string>(), "");
+  return *at;
+}
+
+bool SchemaPhrases::disjoint(const Json& first, const Json& second, int depth) const {
+  const Json &a = followed(first), &b = followed(second);
+  if (depth > 4 || !a.is_object() || !b.is_object()) return false;
+  const auto listed = [](const Json& s) {
+    return s.contains("const") || (s.contains("enum") && s["enum"].is_array());
+  };
+  if (listed(a) && listed(b)) {
+    for (const Json& v : constant_values(a))
+      for (const Json& w : constant_values(b))
+        if (v == w) return false;
+    return true;
+  }
+  const auto types_of = [&](const Json& s) {
+    std::vector<std::string> all;
+    if (listed(s))
+      for (const Json& v : constant_values(s)) all.push_back(type_of_value(v));
+    else if (s.contains("type"))
+      for (const Json& t : s["type"].is_array() ? s["type"] : Json::array({s["type"]}))
+        all.push_back(t.is_string() ? t.get<std::string>() : "");
+    return all;
+  };
+  const std::vector<std::string> ta = types_of(a), tb = types_of(b);
+  const auto same = [](const std::string& x, const std::string& y) {
+    return x == y || (x == "integer" && y == "number") || (x == "number" && y == "integer");
+  };
+  bool meet = ta.empty() || tb.empty();
+  for (const std::string& x : ta)
+    for (const std::string& y : tb) meet |= same(x, y);
+  if (!meet) return true;
+  // Objects with a property that both must have and whose values differ.
+  if (ta != std::vector<std::string>{"object"} || tb != ta) return false;
+  const auto demands = [](const Json& s, const std::string& name) {
+    return s.contains("required") && s["required"].is_array() &&
+           std::ranges::find(s["required"], Json(name)) != s["required"].end();
+  };
+  if (!a.contains("properties") || !b.contains("properties") || !b["properties"].is_object())
+    return false;
+  for (const auto& [name, value] : a["properties"].items())
+    if (b["properties"].contains(name) && demands(a, name) && demands(b, name) &&
+        disjoint(value, b["properties"][name], depth + 1))
+      return true;
+  return false;
+}
+
+}  // namespace hearth::inline grammar

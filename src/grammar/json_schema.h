@@ -1,0 +1,68 @@
+// JSON schemas as grammars. Properties come in the order in which the schema declares them. A
+// keyword that would change the answer and is not supported is a usage error with its path.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "formats/json.h"
+#include "grammar/json_phrases.h"
+#include "sys/error.h"
+
+namespace hearth::inline grammar {
+
+class SchemaPhrases {
+ public:
+  using Json = nlohmann::ordered_json;
+  // The root must outlive it: references are looked up in it. `where` names it in errors.
+  SchemaPhrases(ByteGrammar&, JsonPhrases&, const Json& root, std::string where);
+
+  Phrase root() { return schema(root_, ""); }
+
+ private:
+  Phrase schema(const Json&, const std::string& path);
+  Phrase by_type(const Json&, const std::string& path);
+  Phrase typed(const Json&, const std::string& type, const std::string& path);
+  Phrase reference(const Json&, const std::string& path);
+  Phrase alternatives(const Json&, const char* keyword, const std::string& path);
+  Phrase constants(const Json&, const std::string& path);
+  Phrase object(const Json&, const std::string& path);
+  Phrase array(const Json&, const std::string& path);
+  Phrase string(const Json&, const std::string& path);
+  NumberBounds bounds(const Json&, bool whole, const std::string& path);
+
+  const Json& resolve(const std::string& reference, const std::string& path) const;
+  // Whether no value can match both; false if that is not certain.
+  bool disjoint(const Json& a, const Json& b, int depth) const;
+  const Json& followed(const Json&) const;
+
+  template <class... A>
+  [[noreturn]] void refuse(const std::string& path, fmt::format_string<A...> what,
+                           A&&... args) const {
+    fail_usage(where_, "at {}: {}", in_quotes("#" + path),
+               fmt::format(what, std::forward<A>(args)...));
+  }
+  // Calls f; an error of it gets the path.
+  template <class F>
+  Phrase located(const std::string& path, F&& f) const {
+    try {
+      return f();
+    } catch (const Error& e) { refuse(path, "{}", e.what()); }
+  }
+  void allow_only(const Json&, std::initializer_list<const char*> known,
+                  const std::string& path) const;
+  int64_t count(const Json&, const char* keyword, int64_t otherwise, const std::string& path) const;
+
+  ByteGrammar& g_;
+  JsonPhrases& json_;
+  const Json& root_;
+  const std::string where_;
+  std::map<const Json*, RuleId> rules_;  // of schemas that are referred to
+  int depth_ = 0;
+};
+
+// Grammars of whole answers.
+ByteGrammar regex_grammar(std::string_view pattern, std::string where);
+ByteGrammar schema_grammar(const nlohmann::ordered_json& schema, std::string where);
+ByteGrammar any_object_grammar(std::string where);
+
+}  // namespace hearth::inline grammar

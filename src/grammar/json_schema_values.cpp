@@ -1,0 +1,181 @@
+// SchemaPhrases of objects, arrays, strings and numbers, and the grammars of whole answers.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "grammar/json_schema.h"
+#include "grammar/regex_phrase.h"
+
+namespace hearth::inline grammar {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double most_bound = 1e18;  // of a minimum or maximum
+
+struct Member {
+  Phrase written;  // key, colon and value
+  bool required;
+};
+
+}  // namespace
+
+// Members come in declared order, then others if the schema allows them. Each rule is the rest of
+// the object from one member on: `first` if nothing was written yet, else `later`.
+Phrase SchemaPhrases::object(const Json& s, const std::string& path) {
+  static const Json none = Json::object(), nothing = Json::array(), anything = true;
+  const auto at = [&](const char* key, const Json& otherwise) -> const Json& {
+    return s.contains(key) ? s[key] : otherwise;
+  };
+  const Json &properties = at("properties", none), &required = at("required", nothing);
+  if (!properties.is_object()) refuse(path, "expected properties to be an object");
+  if (!required.is_array()) refuse(path, "expected required to be a list of names");
+  // A schema that declares properties has no others unless it asks for them.
+  const bool declares = !properties.empty() || !required.empty();
+  const Json& more = at("additionalProperties", anything);
+  const bool open = s.contains("additionalProperties") ? more != false : !declares;
+  std::vector<std::string> names;
+  std::set<std::string> demanded;
+  for (const auto& [name, value] : properties.items()) names.push_back(name);
+  for (const Json& name : required) {
+    if (!name.is_string()) refuse(path, "expected required to be a list of names");
+    if (!demanded.insert(name.get<std::string>()).second) continue;
+    if (properties.contains(name.get<std::string>())) continue;
+    if (!open) refuse(path, "required names {}, which properties lacks", in_quotes(name.dump()));
+    names.push_back(name.get<std::string>());
+  }
+  const Phrase other =
+      open ? g_.call(g_.rule_of(schema(more, path + "/additionalProperties"))) : -1;
+  std::vector<Member> members;
+  for (const std::string& name : names) {
+    const Phrase value =
+        properties.contains(name) ? schema(properties[name], path + "/properties/" + name) : other;
+    members.push_back({json_.member(json_.literal(name), value), demanded.contains(name)});
+  }
+  const Phrase close = g_.sequence({json_.space(), g_.text("}")});
+  RuleId first = g_.rule_of(close), later = first;
+  if (open) {
+    const Phrase extra = g_.call(g_.rule_of(json_.member(json_.string_except(names), other)));
+    const Phrase rest = g_.repeat(g_.sequence({json_.comma(), extra}), 0, -1);
+    later = g_.rule_of(g_.sequence({rest, close}));
+    first = g_.rule_of(g_.choice({close, g_.sequence({json_.space(), extra, g_.call(later)})}));
+  }
+  for (size_t i = members.size(); i-- > 0;) {
+    const auto& [written, needed] = members[i];
+    const auto rest = [&](Phrase before, RuleId skipped) {
+      const Phrase with = g_.sequence({before, written, g_.call(later)});
+      return g_.rule_of(needed ? with : g_.choice({with, g_.call(skipped)}));
+    };
+    const RuleId begun = rest(json_.space(), first);
+    later = rest(json_.comma(), later);
+    first = begun;
+  }
+  return g_.sequence({g_.text("{"), g_.call(first)});
+}
+
+Phrase SchemaPhrases::array(const Json& s, const std::string& path) {
+  static const Json anything = true, nothing = Json::array();
+  const Json& prefix = s.contains("prefixItems") ? s["prefixItems"] : nothing;
+  if (!prefix.is_array()) refuse(path, "expected prefixItems to be a list of schemas");
+  const int64_t fixed = int64_t(prefix.size());
+  const int64_t least = count(s, "minItems", 0, path);
+  int64_t most = count(s, "maxItems", -1, path);
+  const bool given = s.contains("items");
+  const Json& items = given ? s["items"] : anything;
+  // Beside prefixItems there are others only where they are asked for.
+  const bool open = given ? items != false : fixed == 0 || least > fixed;
+  if (!open) most = most < 0 ? fixed : std::min(most, fixed);
+  if (most >= 0 && least > most)
+    refuse(path, "expected at least {} items, which is more than the maximum of {}", least, most);
+  const Phrase item = open ? g_.call(g_.rule_of(schema(items, path + "/items"))) : -1;
+  const Phrase close = g_.sequence({json_.space(), g_.text("]")});
+  // From the end: what follows when j items were written.
+  const auto left = [&](int64_t limit, int64_t j) {
+    return limit < 0 ? -1 : std::max<int64_t>(limit - j, 0);
+  };
+  const int64_t last = std::max<int64_t>(fixed, 1);
+  RuleId rest = g_.rule_of(close);
+  if (open && (most < 0 || most > last)) {
+    const Phrase more = g_.sequence({json_.comma(), item});
+    rest = g_.rule_of(
+        g_.sequence({g_.repeat(more, left(std::max(least, last), last), left(most, last)), close}));
+  }
+  for (int64_t j = last; j-- > 0;) {
+    std::vector<Phrase> ways;
+    if (j >= least) ways.push_back(close);
+    if ((most < 0 || j < most) && (j < fixed || open)) {
+      const Phrase next =
+          j < fixed ? schema(prefix[size_t(j)], fmt::format("{}/prefixItems/{}", path, j)) : item;
+      ways.push_back(g_.sequence({j > 0 ? json_.comma() : json_.space(), next, g_.call(rest)}));
+    }
+    rest = g_.rule_of(g_.choice(std::move(ways)));
+  }
+  return g_.sequence({g_.text("["), g_.call(rest)});
+}
+
+Phrase SchemaPhrases::string(const Json& s, const std::string& path) {
+  const int64_t least = count(s, "minLength", 0, path), most = count(s, "maxLength", -1, path);
+  const bool counts = s.contains("minLength") || s.contains("maxLength");
+  for (const char* keyword : {"pattern", "format"}) {
+    if (!s.contains(keyword)) continue;
+    if (!s[keyword].is_string()) refuse(path, "expected {} to be text", keyword);
+    if (counts) refuse(path, "minLength and maxLength are not supported beside {}", keyword);
+  }
+  if (s.contains("pattern") && s.contains("format"))
+    refuse(path, "pattern is not supported beside format");
+  if (s.contains("format"))
+    return json_.formatted(s["format"].get<std::string>(), fmt::format("{} at #{}", where_, path));
+  if (s.contains("pattern"))
+    return located(path, [&] {
+      const auto write = [this](const CodeSet& set) { return json_.written(set); };
+      const auto& pattern = s["pattern"].get_ref<const std::string&>();
+      return json_.quoted(g_.call(g_.rule_of(search_regex(g_, pattern, write))));
+    });
+  if (most >= 0 && least > most)
+    refuse(path, "expected maxLength of at least minLength, got {} and {}", most, least);
+  return json_.string(least, most);
+}
+
+NumberBounds SchemaPhrases::bounds(const Json& s, bool whole, const std::string& path) {
+  NumberBounds b;
+  const auto read = [&](const char* keyword, bool upper, bool excludes) {
+    const auto found = s.find(keyword);
+    if (found == s.end()) return;
+    if (!found->is_number() || std::abs(found->get<double>()) > most_bound)
+      refuse(path, "expected {} to be a number of at most 1e18 in size", keyword);
+    const double x = found->get<double>(), inside = upper ? std::floor(x) : std::ceil(x);
+    if (inside != x && !whole)
+      refuse(path, "{} of a number that is not an integer is supported only if it is whole",
+             keyword);
+    const int64_t n = found->is_number_integer() ? found->get<int64_t>() : int64_t(inside);
+    auto& limit = upper ? b.most : b.least;
+    bool& excluded = upper ? b.most_excluded : b.least_excluded;
+    const bool out = excludes && inside == x;
+    const bool stricter = !limit || (upper ? n < *limit : n > *limit) || (n == *limit && out);
+    if (stricter) limit = n, excluded = out;
+  };
+  read("minimum", false, false), read("exclusiveMinimum", false, true);
+  read("maximum", true, false), read("exclusiveMaximum", true, true);
+  return b;
+}
+
+ByteGrammar regex_grammar(std::string_view pattern, std::string where) {
+  ByteGrammar g(std::move(where));
+  g.set_root(whole_regex(g, pattern));
+  return g;
+}
+
+ByteGrammar schema_grammar(const Json& schema, std::string where) {
+  ByteGrammar g(where);
+  JsonPhrases json(g);
+  g.set_root(SchemaPhrases(g, json, schema, std::move(where)).root());
+  return g;
+}
+
+ByteGrammar any_object_grammar(std::string where) {
+  ByteGrammar g(std::move(where));
+  g.set_root(JsonPhrases(g).object());
+  return g;
+}
+
+}  // namespace hearth::inline grammar

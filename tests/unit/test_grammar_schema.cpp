@@ -1,0 +1,266 @@
+// JSON schemas as grammars: texts written at random validate, texts that a validator takes are
+// taken, unsupported keywords are named, and hostile schemas end soon.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "formats/json.h"
+#include "grammar/automaton.h"
+#include "grammar/json_schema.h"
+#include "unit/message_of.h"
+#include "unit/schema_cases.h"
+
+namespace hearth {
+namespace {
+
+Automaton automaton(const SchemaJson& schema) {
+  return Automaton{Network(schema_grammar(schema, "schema"))};
+}
+Automaton automaton(const char* schema) { return automaton(SchemaJson::parse(schema)); }
+
+bool takes(Automaton& a, std::string_view text) { return a.accepts(a.read(a.start(), text)); }
+
+// A text of the grammar: random bytes, with a liking for ASCII and, after a while, for the end.
+std::string written(Automaton& a, std::mt19937& random, size_t most = 4000) {
+  std::string text;
+  StateId s = a.start();
+  while (!a.ended(s) && text.size() < most) {
+    if (a.accepts(s) && random() % 3 == 0) break;
+    std::vector<char> next, closing;
+    for (int b = 0; b < 256; ++b) {
+      if (a.step(s, uint8_t(b)) == Automaton::dead) continue;
+      if (b < 0x80 || random() % 8 == 0) next.push_back(char(b));
+      if (b == '"' || b == '}' || b == ']') closing.push_back(char(b));
+      if (next.empty() && b == 255) break;
+    }
+    if (next.empty())
+      for (int b = 0; b < 256; ++b)
+        if (a.step(s, uint8_t(b)) != Automaton::dead) next.push_back(char(b));
+    EXPECT_FALSE(next.empty()) << "a dead end after " << text;
+    if (next.empty()) break;
+    const auto& from = !closing.empty() && random() % 3 == 0 ? closing : next;
+    text += from[random() % from.size()];
+    s = a.step(s, uint8_t(text.back()));
+  }
+  return text;
+}
+
+TEST(GrammarSchema, WhatItWritesValidates) {
+  std::mt19937 random(3);
+  int whole = 0;
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    const SchemaJson schema = RandomSchema(seed).make();
+    SCOPED_TRACE(schema.dump());
+    std::optional<Automaton> a;
+    try {
+      a.emplace(automaton(schema));
+    } catch (const Error& e) {
+      // Some random schemas have no value.
+      const std::string said = e.what();
+      ASSERT_TRUE(said.find("no finite text") != said.npos ||
+                  said.find("more than the") != said.npos)
+          << said;
+      continue;
+    }
+    for (int i = 0; i < 10; ++i) {
+      const std::string text = written(*a, random);
+      if (text.size() >= 4000) continue;
+      ASSERT_TRUE(takes(*a, text));
+      SchemaJson value;
+      ASSERT_EQ(message_of([&] { value = SchemaJson::parse(text); }), "no error") << text;
+      ASSERT_TRUE(SchemaJudge(schema).fits(value)) << text;
+      ++whole;
+    }
+  }
+  EXPECT_GT(whole, 3000);
+}
+
+TEST(GrammarSchema, IntegerRangesAreExact) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 150; ++round) {
+    const int64_t size = int64_t(std::pow(10, random() % 5)) + 5;
+    const int64_t low = int64_t(random() % uint64_t(2 * size)) - size;
+    const int64_t high = low + int64_t(random() % uint64_t(size));
+    SchemaJson s{{"type", "integer"}, {"minimum", low}, {"maximum", high}};
+    Automaton a = automaton(s);
+    for (int64_t x = low - 120; x <= high + 120; x += 1 + int64_t(random() % 3))
+      ASSERT_EQ(takes(a, std::to_string(x)), x >= low && x <= high) << s << " " << x;
+    for (const int64_t x : {low - 1, low, high, high + 1})
+      ASSERT_EQ(takes(a, std::to_string(x)), x >= low && x <= high) << s << " " << x;
+    EXPECT_FALSE(takes(a, "01"));
+    EXPECT_FALSE(takes(a, "1.0"));
+  }
+  EXPECT_THROW(automaton(R"({"type": "integer", "minimum": 3, "maximum": 2})"), Error);
+}
+
+TEST(GrammarSchema, NumberBoundsHold) {
+  for (const char* s :
+       {R"({"type": "number", "minimum": 0})", R"({"type": "number", "maximum": -2})",
+        R"({"type": "number", "exclusiveMinimum": 0, "maximum": 1})",
+        R"({"type": "number", "minimum": -3, "exclusiveMaximum": 12})"}) {
+    Automaton a = automaton(s);
+    const SchemaJson schema = SchemaJson::parse(s);
+    std::mt19937 random(8);
+    for (int i = 0; i < 300; ++i) {
+      const std::string text = written(a, random);
+      EXPECT_TRUE(SchemaJudge(schema).fits(SchemaJson::parse(text))) << s << " wrote " << text;
+    }
+  }
+  Automaton a = automaton(R"({"type": "number", "exclusiveMinimum": 0, "maximum": 1})");
+  for (const char* t : {"0.5", "1", "1.0", "0.001"}) EXPECT_TRUE(takes(a, t)) << t;
+  for (const char* t : {"0", "0.0", "1.5", "-1", "2"}) EXPECT_FALSE(takes(a, t)) << t;
+}
+
+TEST(GrammarSchema, TakesWhatTheSchemaSays) {
+  Automaton a = automaton(
+      R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer",
+          "minimum": 0}, "tags": {"type": "array", "items": {"type": "string"}}},
+          "required": ["name"]})");
+  EXPECT_TRUE(takes(a, R"({"name":"x"})"));
+  EXPECT_TRUE(takes(a, R"({ "name": "x", "age": 3, "tags": [] })"));
+  EXPECT_TRUE(takes(a, "{\n  \"name\": \"\\u00e9\\ud83d\\ude00\",\n  \"tags\": [\"a\", \"b\"]\n}"));
+  EXPECT_FALSE(takes(a, R"({"age":3,"name":"x"})"));   // another order
+  EXPECT_FALSE(takes(a, R"({"age":3})"));              // a required one is missing
+  EXPECT_FALSE(takes(a, R"({"name":"x","more":1})"));  // an undeclared one
+  EXPECT_FALSE(takes(a, R"({"name":"x",})"));
+  EXPECT_FALSE(takes(a, "{\"name\":\"\\ud83d\"}"));  // half a character
+  EXPECT_FALSE(takes(a, R"({   "name":"x"})"));      // too much white space
+  EXPECT_FALSE(takes(a, "{\"name\":\"a\nb\"}"));
+  Automaton open = automaton(R"({"properties": {"a": {"type": "integer"}}, "required": ["a", "z"],
+                              "additionalProperties": {"type": "string"}})");
+  EXPECT_TRUE(takes(open, R"({"a":1,"z":"s","ab":"t","":"u"})"));
+  EXPECT_FALSE(takes(open, R"({"a":1,"z":"s","a":"t"})"));
+  EXPECT_FALSE(takes(open, R"({"a":1,"z":"s","\u0061":"t"})"));
+  EXPECT_FALSE(takes(open, R"({"a":1,"z":"s","b":2})"));
+  Automaton any = Automaton{Network(any_object_grammar("json_object"))};
+  EXPECT_TRUE(takes(any, R"({"a": [1, -2.5e+3, true, null, {"b": {}}], "c": "d"})"));
+  EXPECT_FALSE(takes(any, "[1]"));
+  EXPECT_FALSE(takes(any, R"({"a": 01})"));
+}
+
+TEST(GrammarSchema, PatternsAndFormats) {
+  Automaton a = automaton(R"({"type": "string", "pattern": "^[a-c]+\"?$"})");
+  EXPECT_TRUE(takes(a, R"("abc")"));
+  EXPECT_TRUE(takes(a, R"("abc\"")"));
+  EXPECT_FALSE(takes(a, R"("abd")"));
+  Automaton inside = automaton(R"({"type": "string", "pattern": "x\\d"})");
+  EXPECT_TRUE(takes(inside, R"("--x7--\n")"));
+  EXPECT_FALSE(takes(inside, R"("--x--")"));
+  const auto format = [](const char* name) {
+    return automaton(SchemaJson{{"type", "string"}, {"format", name}});
+  };
+  const std::vector<std::tuple<const char*, std::string, bool>> cases = {
+      {"date", "2024-02-29", true},
+      {"date", "2023-02-29", false},
+      {"date", "1900-02-29", false},
+      {"date", "2000-02-29", true},
+      {"date", "2026-04-31", false},
+      {"time", "23:59:59.5Z", true},
+      {"time", "24:00:00Z", false},
+      {"date-time", "2026-11-17T12:00:00+01:00", true},
+      {"uuid", "123e4567-e89b-12d3-a456-426614174000", true},
+      {"ipv4", "255.0.10.199", true},
+      {"ipv4", "256.0.0.1", false},
+      {"ipv4", "01.0.0.1", false},
+      {"email", "a.b+c@example.org", true},
+      {"email", "a@b", false}};
+  for (const auto& [name, text, want] : cases) {
+    Automaton f = format(name);
+    EXPECT_EQ(takes(f, '"' + text + '"'), want) << name << " " << text;
+  }
+}
+
+TEST(GrammarSchema, Recurses) {
+  Automaton tree = automaton(
+      R"({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"l": {"anyOf":
+          [{"$ref": "#/$defs/n"}, {"type": "null"}]}}, "required": ["l"]}}})");
+  EXPECT_TRUE(takes(tree, R"({"l":{"l":{"l":null}}})"));
+  EXPECT_FALSE(takes(tree, R"({"l":{"l":{}}})"));
+  Automaton self = automaton(R"({"anyOf": [{"$ref": "#"}, {"type": "boolean"}]})");
+  EXPECT_TRUE(takes(self, "true"));
+  // Nesting ends somewhere, and never in a dead end.
+  std::string deep;
+  StateId s = tree.start();
+  for (const std::string level = R"({"l":)"; tree.read(s, level) != Automaton::dead; deep += level)
+    s = tree.read(s, level);
+  EXPECT_GT(deep.size(), 50 * 5u);
+  EXPECT_NE(tree.read(s, "null}"), Automaton::dead);
+}
+
+TEST(GrammarSchema, RefusesByNameAndPath) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> cases = {
+      {R"({"type": "object", "properties": {"a": {"not": {}}}})", {"not", "#/properties/a"}},
+      {R"({"type": "array", "uniqueItems": true})", {"uniqueItems"}},
+      {R"({"type": "object", "patternProperties": {}})", {"patternProperties"}},
+      {R"({"type": "number", "multipleOf": 3})", {"multipleOf"}},
+      {R"({"if": {}, "then": {}})", {"if"}},
+      {R"({"allOf": [{}, {}]})", {"allOf"}},
+      {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", {"oneOf", "anyOf"}},
+      {R"({"type": "string", "format": "hostname"})", {"hostname"}},
+      {R"x({"type": "string", "pattern": "(?=a)"})x", {"lookahead"}},
+      {R"({"type": "string", "pattern": "a", "minLength": 3})", {"minLength"}},
+      {R"({"type": "number", "minimum": 0.5})", {"minimum"}},
+      {R"({"type": "strin"})", {"strin"}},
+      {R"({"$ref": "#/$defs/x"})", {"#/$defs/x"}},
+      {R"({"$ref": "other.json"})", {"other.json"}},
+      {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})", {"finite"}},
+      {R"({"type": "object", "properties": {}, "required": ["b"], "additionalProperties": false})",
+       {"b"}},
+      {R"({"enum": []})", {"enum"}},
+      {R"({"const": "a", "type": "integer"})", {"type"}},
+      {R"([])", {"schema"}},
+      {R"(false)", {"false"}},
+      {R"({"type": "string", "maxLength": -1})", {"maxLength"}},
+      {R"({"type": "array", "maxItems": 1000000000})", {"maxItems"}},
+      {R"({"type": "array", "minItems": 3, "maxItems": 2})", {"2"}}};
+  for (const auto& [schema, parts] : cases) {
+    const std::string said = message_of([&] { automaton(schema); });
+    EXPECT_EQ(said.find('\n'), std::string::npos);
+    for (const char* part : parts)
+      EXPECT_NE(said.find(part), std::string::npos) << schema << ": " << said;
+  }
+}
+
+TEST(GrammarSchema, OneOfWithADiscriminator) {
+  Automaton a = automaton(
+      R"({"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "integer"}},
+          "required": ["k", "x"]}, {"type": "object", "properties": {"k": {"const": "b"}},
+          "required": ["k"]}]})");
+  EXPECT_TRUE(takes(a, R"({"k":"a","x":1})"));
+  EXPECT_TRUE(takes(a, R"({"k":"b"})"));
+  EXPECT_FALSE(takes(a, R"({"k":"a"})"));
+}
+
+TEST(GrammarSchema, HostileSchemasAreBounded) {
+  SchemaJson wide{{"type", "object"}, {"properties", SchemaJson::object()}}, list, chain,
+      deep = true;
+  for (int i = 0; i < 1500; ++i) wide["properties"]["p" + std::to_string(i)] = {{"type", "string"}};
+  for (int i = 0; i < 20000; ++i)
+    list["enum"].push_back(std::string(size_t(i % 50), 'a') + std::to_string(i));
+  for (int i = 0; i < 3000; ++i)
+    chain["$defs"]["d" + std::to_string(i)] = {
+        {"$ref", "#/$defs/d" + std::to_string((i * 7 + 1) % 3000)}};
+  chain["$ref"] = "#/$defs/d0";
+  for (int i = 0; i < 60; ++i) deep = SchemaJson{{"type", "array"}, {"items", deep}};
+  SchemaJson many{{"type", "array"},
+                  {"items", {{"type", "string"}, {"maxLength", 10000}}},
+                  {"maxItems", 10000}};
+  SchemaJson twins;  // every branch is the same: one state has them all
+  for (int i = 0; i < 3000; ++i) twins["anyOf"].push_back({{"type", "string"}});
+  SchemaJson open = wide;
+  open["additionalProperties"] = true;
+  for (const SchemaJson& s : {wide, list, chain, deep, many, twins, open}) {
+    try {
+      Automaton a = automaton(s);
+      a.allow(2'000'000);
+      std::mt19937 random(2);
+      written(a, random, 300);
+    } catch (const Error& e) {
+      EXPECT_TRUE(e.usage());
+      EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hearth
