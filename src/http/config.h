@@ -14,6 +14,7 @@ struct HttpConfig {
   std::string api_key = {}, cors_origin = {};
   std::vector<std::string> allowed_host = {};
   bool log_requests = false;
+  std::string request_log = {};
 
   int64_t max_connections = 1024, workers = 2;
   int64_t max_header_bytes = 16 << 10, max_body_bytes = 4 << 20, max_pending_bytes = 0;
@@ -24,6 +25,9 @@ struct HttpConfig {
   template <class V>
   void visit(V&& v) {
     visit_address(v);
+    v("request_log", request_log,
+      "file to append one line of JSON about each request to; it may be moved while the server "
+      "runs");
     v("max_body_bytes", max_body_bytes, "maximum bytes of a request's body; more is 413");
     v("max_pending_bytes", max_pending_bytes,
       "maximum bytes in the bodies of requests not yet started; more is 503; 0: 16 x "

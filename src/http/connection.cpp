@@ -239,9 +239,7 @@ void Connection::probe() {
     send("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-void Connection::note_usage(int64_t prompt, int64_t completion) {
-  record_.prompt_tokens = prompt, record_.completion_tokens = completion;
-}
+void Connection::note_answer(const AnswerNote& note) { record_.answer = note; }
 
 // --- writing ---
 
@@ -340,7 +338,7 @@ void Connection::finished() {
 }
 
 void Connection::log_request() {
-  if (!config_.log_requests) return;
+  if (!place_.log.enabled()) return;
   record_.method = request_.method;
   record_.path = request_.path;
   record_.milliseconds =

@@ -45,7 +45,7 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   bool send_comment() override;
   void end_events() override;
   size_t unsent() const override { return out_.size() + writing_.size() - written_; }
-  void note_usage(int64_t prompt, int64_t completion) override;
+  void note_answer(const AnswerNote&) override;
 
  private:
   void next_request();

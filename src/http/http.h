@@ -61,6 +61,13 @@ struct ServerEvent {
   std::string_view name = {}, id = {};  // empty: the event has none
 };
 
+// What a request log says about an answer; -1: unknown.
+struct AnswerNote {
+  std::string id = {}, model = {}, finish_reason = {};
+  int64_t prompt_tokens = -1, completion_tokens = -1;
+  double queue_ms = -1, first_token_ms = -1;  // since the engine got it, since it arrived
+};
+
 // The output to the client of one request. Used on the network thread.
 class Client {
  public:
@@ -74,8 +81,8 @@ class Client {
   virtual void end_events() = 0;
   // Bytes of the stream that were not sent to the client yet.
   virtual size_t unsent() const = 0;
-  // Token counts of the request, for the log. Call before the answer ends.
-  virtual void note_usage(int64_t prompt, int64_t completion) = 0;
+  // For the log. Call before the answer ends.
+  virtual void note_answer(const AnswerNote&) = 0;
 };
 
 }  // namespace hearth::inline http

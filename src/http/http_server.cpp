@@ -108,7 +108,7 @@ class HttpServer::Loop {
         spec_(spec),
         most_connections_(allowed_connections(config.max_connections)),
         address_(resolve(config)),
-        log_(config.log_requests),
+        log_(config.log_requests, config.request_log),
         handler_(make(place())),
         acceptor_(io_),
         drain_(io_),

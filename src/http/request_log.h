@@ -1,12 +1,14 @@
-// RequestLog: one line on stderr per request (--log-requests). It never contains a prompt, an
-// answer, a query string or a key.
+// RequestLog: one line per request, on stderr (--log-requests) or as JSON in a file
+// (--request-log). It never contains a prompt, an answer, a query string or a key.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "http/http.h"
 #include "http/workers.h"
 
 namespace hearth::inline http {
@@ -17,17 +19,40 @@ struct RequestRecord {
   int status = 0;
   int64_t bytes = 0;  // bytes sent
   double milliseconds = 0;
-  int64_t prompt_tokens = -1, completion_tokens = -1;  // -1: unknown
+  AnswerNote answer = {};
 };
 
 // TIME CLIENT METHOD PATH STATUS BYTES MS PROMPT COMPLETION, with "-" for unknown values. Request
 // bytes that are not printable ASCII are escaped.
 std::string log_line(std::chrono::system_clock::time_point, const RequestRecord&);
 
+// The same and more as one JSON object.
+std::string json_log_line(std::chrono::system_clock::time_point, const RequestRecord&);
+
+// A file that lines are appended to, each with one write, so that lines of several processes do not
+// mix. If the file was moved or removed, as log rotation does, a new one is opened.
+class LineFile {
+ public:
+  explicit LineFile(std::string path);  // throws if it cannot be opened
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+  bool append(std::string_view line);  // false: it was not written
+
+ private:
+  bool open();
+  bool moved() const;
+
+  const std::string path_;
+  int file_ = -1;
+};
+
 class RequestLog {
  public:
-  explicit RequestLog(bool enabled) : writer_(enabled ? 1 : 0), enabled_(enabled) {}
+  // `path`: the file for lines of JSON; empty: none.
+  explicit RequestLog(bool lines, const std::string& path = {});
   ~RequestLog();
+  bool enabled() const { return lines_ || file_; }
   // Called on the network thread, which a blocked reader of stderr must not stall: a separate
   // thread writes the lines, and lines beyond the limit are dropped and counted.
   void add(const RequestRecord&);
@@ -35,8 +60,10 @@ class RequestLog {
  private:
   std::atomic<int64_t> waiting_ = 0;
   std::atomic<int64_t> dropped_ = 0;
-  Workers writer_;
-  const bool enabled_;
+  const bool lines_;
+  std::unique_ptr<LineFile> file_;
+  bool told_ = false;  // that a line could not be written
+  Workers writer_;     // last, because it uses other members
 };
 
 }  // namespace hearth::inline http

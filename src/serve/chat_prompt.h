@@ -19,6 +19,7 @@ class ChatPrompt {
   ChatPrompt(std::optional<ChatTemplate>, Tokenizer, std::vector<int32_t> ends = {});
 
   bool has_template() const { return template_.has_value(); }
+  ToolFormat tool_format() const { return template_ ? template_->tool_format() : ToolFormat::none; }
   // Text of more than `max_bytes` cannot fit and is not encoded: HttpError 400.
   std::vector<int32_t> encode(const nlohmann::ordered_json& messages,
                               const nlohmann::ordered_json& variables = {},

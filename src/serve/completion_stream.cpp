@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <utility>
 
 #include "sys/error.h"
 
@@ -36,7 +38,10 @@ Exchange::Exchange(Place place, ResponseHead head, PreparedCall prepared,
       client_(std::move(client)),
       states_(prepared_.prompts.size() * size_t(prepared_.call.request.n)),
       results_(prepared_.prompts.size()),
-      left_(prepared_.prompts.size()) {}
+      left_(prepared_.prompts.size()) {
+  for (ChoiceState& s : states_)
+    if (prepared_.call.tool_format != ToolFormat::none) s.tools.emplace(prepared_.call.tool_format);
+}
 
 // --- on the engine's thread ---
 
@@ -106,6 +111,7 @@ void Exchange::cancel() {
 
 void Exchange::time_token(const Event& e) {
   ChoiceState& s = states_[size_t(e.choice)];
+  if (first_token_ms_ < 0) first_token_ms_ = seconds(e.at - prepared_.arrived) * 1e3;
   if (s.last != Clock::time_point())
     place_.metrics.between_tokens.observe(seconds(e.at - s.last));
   else if (e.choice % prepared_.call.request.n == 0)
@@ -140,7 +146,40 @@ void Exchange::stream(Event& e) {
   part.logprobs = e.logprob.empty() ? nullptr : &e.logprob;
   part.offset = s.offset;
   s.offset += characters(e.text);
+  if (s.tools) return stream_tools(e, part);
+  send_part(std::move(part));
+}
+
+void Exchange::send_part(ChoicePart part) {
   send(render_chunk(place_.tokenizer, head_, part, prepared_.call.include_usage));
+}
+
+RenderedCall Exchange::rendered(int64_t choice, int64_t index, ToolCall call) const {
+  return {index, fmt::format("call_{}_{}_{}", head_.id, choice, index), std::move(call)};
+}
+
+// Text of a call is held back until the call is complete.
+void Exchange::stream_tools(Event& e, ChoicePart& part) {
+  ChoiceState& s = states_[size_t(e.choice)];
+  ToolParser::Found found = s.tools->push(e.text);
+  if (!e.finish_reason.empty()) {
+    ToolParser::Found rest = s.tools->finish();
+    found.content += rest.content;
+    std::ranges::move(rest.calls, std::back_inserter(found.calls));
+  }
+  const std::string reason = std::exchange(part.finish_reason, "");
+  part.text = found.content;
+  if (!part.text.empty() || part.logprobs) send_part(part);
+  for (ToolCall& call : found.calls) {
+    ChoicePart head{.index = e.choice};
+    head.calls.push_back(rendered(e.choice, s.calls++, std::move(call)));
+    send_part(head);
+    head.opened = true;
+    send_part(head);
+  }
+  if (reason.empty()) return;
+  send_part({.index = e.choice,
+             .finish_reason = reason == "stop" && s.calls > 0 ? "tool_calls" : reason});
 }
 
 void Exchange::end(End& e) {
@@ -187,6 +226,7 @@ void Exchange::finish() {
 void Exchange::answer_error(const HttpError& e) {
   const auto client = client_.lock();
   if (!client) return;
+  note(*client);
   if (!prepared_.call.stream) return client->respond(error_response(e));
   client->send_event({.data = error_body(e)});
   client->end_events();
@@ -208,6 +248,17 @@ int64_t Exchange::entries() const {
   return (u.completion + echoed) * (1 + std::max<int64_t>(call.request.sampling.logprobs, 0));
 }
 
+// Separates the tool calls of a whole answer from its text.
+void Exchange::find_calls(ChoicePart& part) const {
+  ToolParser parser(prepared_.call.tool_format);
+  ToolParser::Found found = parser.push(part.text), rest = parser.finish();
+  part.text = found.content + rest.content;
+  std::ranges::move(rest.calls, std::back_inserter(found.calls));
+  for (ToolCall& c : found.calls)
+    part.calls.push_back(rendered(part.index, int64_t(part.calls.size()), std::move(c)));
+  if (!part.calls.empty() && part.finish_reason == "stop") part.finish_reason = "tool_calls";
+}
+
 HttpResponse Exchange::render() try {
   const CompletionCall& call = prepared_.call;
   std::vector<ChoicePart> parts;
@@ -220,10 +271,12 @@ HttpResponse Exchange::render() try {
         std::ranges::move(c.prompt_logprobs, std::back_inserter(scored));
       }
       std::ranges::move(c.logprobs, std::back_inserter(scored));
-      parts.push_back({.index = int64_t(parts.size()),
+      const int64_t index = int64_t(parts.size());
+      parts.push_back({.index = index,
                        .text = prepared_.echoes[p] + c.text,
                        .finish_reason = c.finish_reason,
                        .logprobs = call.logprobs() ? &scored : nullptr});
+      if (call.tool_format != ToolFormat::none) find_calls(parts.back());
     }
   }
   return {.body = dump_json(render_response(place_.tokenizer, head_, parts, usage()))};
@@ -234,16 +287,34 @@ HttpResponse Exchange::render() try {
 void Exchange::answer(HttpResponse response) {
   const auto client = client_.lock();
   if (!client) return;
-  const Usage u = usage();
-  client->note_usage(u.prompt, u.completion);
+  note(*client);
   client->respond(std::move(response));
+}
+
+// For the request log.
+void Exchange::note(Client& client) const {
+  const Usage u = usage();
+  AnswerNote n{.id = head_.id,
+               .model = head_.model,
+               .finish_reason = error_ ? "error" : "",
+               .prompt_tokens = u.prompt,
+               .completion_tokens = u.completion,
+               .first_token_ms = first_token_ms_};
+  std::set<std::string> reasons;
+  for (const auto& completions : results_)
+    for (const Completion& c : completions) {
+      reasons.insert(c.finish_reason);
+      n.queue_ms = std::max(n.queue_ms, c.queue_ms);
+    }
+  for (const std::string& r : reasons) n.finish_reason += (n.finish_reason.empty() ? "" : ",") + r;
+  client.note_answer(n);
 }
 
 void Exchange::end_stream() {
   const auto client = client_.lock();
   if (!client) return;
   const Usage u = usage();
-  client->note_usage(u.prompt, u.completion);
+  note(*client);
   // A completion without tokens had no token event: end its choice here.
   int64_t index = 0;
   for (const auto& completions : results_)

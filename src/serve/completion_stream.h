@@ -47,6 +47,8 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
     bool begun = false;
     int64_t offset = 0;           // characters sent, for logprobs
     Clock::time_point last = {};  // time of the last token
+    std::optional<ToolParser> tools = {};
+    int64_t calls = 0;  // tool calls sent
   };
 
   void submit(size_t prompt);
@@ -56,6 +58,11 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
   void time_token(const Event&);
   void stream(Event&);
   void open_choice(int64_t choice);
+  void send_part(ChoicePart);
+  void stream_tools(Event&, ChoicePart&);
+  RenderedCall rendered(int64_t choice, int64_t index, ToolCall) const;
+  void find_calls(ChoicePart&) const;
+  void note(Client&) const;
   bool send(const nlohmann::ordered_json&);
   void end(End&);
   void finish();
@@ -76,6 +83,7 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
   size_t left_;                                   // unfinished prompts
   std::exception_ptr error_;
   bool cancelled_ = false;
+  double first_token_ms_ = -1;
 
   std::mutex mutex_;
   std::vector<Event> events_;

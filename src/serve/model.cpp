@@ -56,7 +56,8 @@ ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec
     : backend_(backend),
       model_(std::move(source), backend, weights),
       chat_(model_.source().tokenizer(), tokenizer()),
-      longest_token_(longest_of(tokenizer())) {}
+      longest_token_(longest_of(tokenizer())),
+      constraints_(std::make_unique<ConstraintMaker>(tokenizer())) {}
 
 int64_t ServedModel::wanted_bytes(const EngineSpec& spec) const {
   return Engine::wanted_bytes(model_.config(), model_.dtype(), spec);

@@ -36,6 +36,7 @@ class ServedModel {
   const Tokenizer& tokenizer() const { return model_.tokenizer(); }
   const ChatPrompt& chat() const { return chat_; }
   Engine& engine() { return *engine_; }
+  ConstraintMaker& constraints() const { return *constraints_; }
   int64_t context() const { return engine_->context(); }  // maximum tokens of prompt and completion
   // Why the context is smaller than the model's; empty if it is not, or if it was requested.
   const std::string& context_note() const { return context_note_; }
@@ -52,6 +53,7 @@ class ServedModel {
   int64_t longest_token_;
   std::string context_note_;
   SamplingSpec defaults_ = {};
+  std::unique_ptr<ConstraintMaker> constraints_;
   std::unique_ptr<Engine> engine_;
 };
 

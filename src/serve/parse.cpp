@@ -3,6 +3,7 @@
 #include <charconv>
 #include <limits>
 
+#include "serve/parse_output.h"
 #include "serve/request_fields.h"
 #include "sys/error.h"
 
@@ -131,6 +132,7 @@ void parse_shared(CompletionCall& call, Fields& f, const ServeConfig& limits,
   if (const ordered_json* seed = f.find("seed"))
     call.seed = uint64_t(Fields::whole_number(*seed, "seed", INT64_MIN, INT64_MAX));
   parse_stream(call, f);
+  call.constraint = parse_constraint(f);
   f.ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"});
 }
 
@@ -184,13 +186,17 @@ ordered_json parse_messages(const ordered_json* j, const ServeConfig& limits) {
     const std::string role = f.string("role");
     if (role.empty() || role.size() > 64)
       refuse(where + ".role", "expected a role of 1 to 64 bytes");
-    if (role == "tool" || role == "function")
-      refuse(where + ".role", "this server does not support tools, got the role {}", role);
-    refuse_absent(f, {"tool_calls", "function_call", "audio"});
-    const ordered_json* content = f.find("content");
-    if (!content) refuse(where + ".content", "expected text, got none");
-    messages.push_back({{"role", role}, {"content", content_text(*content, where + ".content")}});
-    if (const std::string name = f.string("name"); !name.empty()) messages.back()["name"] = name;
+    refuse_absent(f, {"function_call", "audio"});
+    const ordered_json *content = f.find("content"), *calls = f.find("tool_calls");
+    if (calls && calls->empty()) calls = nullptr;
+    if (calls && role != "assistant")
+      refuse(where + ".tool_calls", "expected them in messages of the assistant only");
+    if (!content && !calls) refuse(where + ".content", "expected text, got none");
+    messages.push_back(
+        {{"role", role}, {"content", content ? content_text(*content, where + ".content") : ""}});
+    if (calls) messages.back()["tool_calls"] = parse_tool_calls(*calls, where + ".tool_calls");
+    for (const char* key : {"name", "tool_call_id"})
+      if (const std::string text = f.string(key); !text.empty()) messages.back()[key] = text;
     f.ignore({"refusal", "annotations"});
     f.refuse_others();
   }
@@ -202,13 +208,6 @@ void parse_chat_logprobs(CompletionCall& call, Fields& f, const ServeConfig& lim
   const int64_t top = f.integer("top_logprobs", 0, 0, limits.max_logprobs);
   if (top > 0 && !wanted) refuse("top_logprobs", "top_logprobs needs logprobs to be true");
   if (wanted) call.request.sampling.logprobs = top;
-}
-
-void check_response_format(const ordered_json* format) {
-  if (!format) return;
-  Fields f(*format, "response_format");
-  if (const std::string type = f.string("type"); type != "text")
-    refuse("response_format", "expected type text, got {}", in_quotes(type));
 }
 
 }  // namespace
@@ -246,11 +245,12 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   for (const char* name : {"max_tokens", "max_completion_tokens"})
     if (f.find(name)) call.max_tokens = f.integer(name, 0, 1, limits.max_new_tokens);
   parse_chat_logprobs(call, f, limits);
-  check_response_format(f.find("response_format"));
-  refuse_absent(f, {"tools", "functions", "audio", "modalities", "prediction", "web_search_options",
+  call.tools = parse_tools(f);
+  if (call.tools && call.constraint.kind != ConstraintSpec::Kind::none)
+    refuse("tools", "tools cannot be combined with {} unless tool_choice is none",
+           call.constraint.where);
+  refuse_absent(f, {"functions", "audio", "modalities", "prediction", "web_search_options",
                     "reasoning_effort", "verbosity"});
-  if (const ordered_json* choice = f.find("tool_choice"); choice && *choice != "none")
-    refuse("tool_choice", "expected \"none\": this server does not support tools");
   if (const ordered_json* v = f.find("chat_template_kwargs")) {
     if (!v->is_object())
       refuse("chat_template_kwargs", "expected an object, got {}", v->type_name());

@@ -12,22 +12,36 @@
 #include "http/http.h"
 #include "infer/engine.h"
 #include "serve/config.h"
+#include "text/chat/tool_calls.h"
 
 namespace hearth::inline serve {
 
 using Tokens = std::vector<int32_t>;
 using Prompt = std::variant<std::string, Tokens>;
 
+// The tools of a chat request.
+struct ToolUse {
+  enum class Choice : uint8_t { none, automatic, required } choice = Choice::none;
+  std::string named = {};        // required: this one; empty: any
+  nlohmann::ordered_json tools;  // as the request has them
+  // The functions that an answer may call, in the form of ConstraintSpec.
+  nlohmann::ordered_json callable() const;
+  explicit operator bool() const { return choice != Choice::none; }
+};
+
 // A request to /v1/completions or /v1/chat/completions; either `prompts` or `messages` is empty.
 struct CompletionCall {
   bool chat = false;
-  std::string model = {};             // empty: the first model
-  std::vector<Prompt> prompts = {};   // for a completion: at least one
-  nlohmann::ordered_json messages;    // for a chat: at least one; contents are text
-  nlohmann::ordered_json variables;   // for the chat template
-  Request request = {};               // without its prompt
-  std::optional<int64_t> max_tokens;  // absent: that of request.sampling, if there is room
-  std::optional<uint64_t> seed;       // absent: random
+  std::string model = {};                     // empty: the first model
+  std::vector<Prompt> prompts = {};           // for a completion: at least one
+  nlohmann::ordered_json messages;            // for a chat: at least one; contents are text
+  nlohmann::ordered_json variables;           // for the chat template
+  ToolUse tools = {};                         // for a chat
+  ToolFormat tool_format = ToolFormat::none;  // how the answer may call them; set by the preparer
+  ConstraintSpec constraint = {};             // what the answer must match
+  Request request = {};                       // without its prompt and constraint
+  std::optional<int64_t> max_tokens;          // absent: that of request.sampling, if there is room
+  std::optional<uint64_t> seed;               // absent: random
   bool stream = false, include_usage = false, echo = false;
 
   bool logprobs() const { return request.sampling.logprobs >= 0; }

@@ -98,9 +98,11 @@ PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop
     s.stop_ids.insert(s.stop_ids.end(), model.ends().begin(), model.ends().end());
   if (call.chat) {
     model.chat().add_stops(s);
+    use_tools(model, call);
     p.prompts.push_back(chat_tokens(model, call));
     p.echoes.emplace_back();
   }
+  constrain(model, call);
   for (const Prompt& prompt : call.prompts) {
     check_stop(stop);
     p.prompts.push_back(tokens_of(model, prompt));
@@ -109,10 +111,45 @@ PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop
       echo = text ? *text : tokens_text(model, p.prompts.back());
     p.echoes.push_back(std::move(echo));
   }
-  call.prompts = {}, call.messages = {}, call.variables = {};  // keep only one copy of a long text
+  // Keep only one copy of a long text.
+  call.prompts = {}, call.messages = {}, call.variables = {}, call.constraint = {};
+  call.tools.tools = {};
   p.call = std::move(call);
   fit(model, p);
   return p;
+}
+
+// Gives the tools to the template; an answer that must call one is constrained to a call.
+void Preparer::use_tools(const ServedModel& model, CompletionCall& call) const {
+  const bool spoken = std::ranges::any_of(call.messages, [](const ordered_json& m) {
+    return m.at("role") == "tool" || m.contains("tool_calls");
+  });
+  if (!call.tools && !spoken) return;
+  const ToolFormat format = model.chat().tool_format();
+  if (format == ToolFormat::none)
+    refuse(call.tools ? "tools" : "messages",
+           "this model has no chat template with tools, or one that writes calls in an unknown "
+           "format");
+  if (!call.tools) return;
+  call.tool_format = format;
+  if (!call.variables.is_object()) call.variables = ordered_json::object();
+  call.variables["tools"] = call.tools.tools;
+  if (call.tools.choice != ToolUse::Choice::required) return;
+  const ToolForm form = tool_form(call.tool_format);
+  call.constraint = {
+      .kind = ConstraintSpec::Kind::tools,
+      .text = ordered_json{{"key", form.key}, {"tools", call.tools.callable()}}.dump(),
+      .where = "tools",
+      .before = std::string(form.before),
+      .after = std::string(form.after)};
+}
+
+void Preparer::constrain(const ServedModel& model, CompletionCall& call) const {
+  try {
+    call.request.constraint = model.constraints().make(call.constraint);
+  } catch (const Error& e) {
+    throw HttpError(e.usage() ? 400 : 500, e.what(), "invalid_value", call.constraint.where);
+  }
 }
 
 Tokens Preparer::chat_tokens(const ServedModel& model, const CompletionCall& call) const {

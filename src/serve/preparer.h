@@ -39,6 +39,8 @@ class Preparer {
   HttpResponse tokenize(const HttpRequest&) const;
   HttpResponse detokenize(const HttpRequest&) const;
   PreparedCall complete(CompletionCall, const std::stop_token&) const;
+  void use_tools(const ServedModel&, CompletionCall&) const;
+  void constrain(const ServedModel&, CompletionCall&) const;
   Tokens chat_tokens(const ServedModel&, const CompletionCall&) const;
   Tokens tokens_of(const ServedModel&, const Prompt&) const;
   int64_t most_prompt_tokens(const ServedModel&) const;

@@ -91,6 +91,21 @@ ordered_json& finish_choice(ordered_json& choice, const Tokenizer& tokenizer,
   return choice;
 }
 
+ordered_json call_json(const RenderedCall& c) {
+  return {{"id", c.id},
+          {"type", "function"},
+          {"function", {{"name", c.call.name}, {"arguments", c.call.arguments}}}};
+}
+
+// A call in a stream: first its name, then its arguments.
+ordered_json call_chunk(const RenderedCall& c, bool opened) {
+  if (opened) return {{"index", c.index}, {"function", {{"arguments", c.call.arguments}}}};
+  return {{"index", c.index},
+          {"id", c.id},
+          {"type", "function"},
+          {"function", {{"name", c.call.name}, {"arguments", ""}}}};
+}
+
 ordered_json new_response(const ResponseHead& head, const char* chat_object) {
   return {{"id", head.id},
           {"object", head.chat ? chat_object : "text_completion"},
@@ -133,6 +148,11 @@ ordered_json render_response(const Tokenizer& tokenizer, const ResponseHead& hea
       choice["message"] = {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
     else
       choice["text"] = part.text;
+    if (!part.calls.empty()) {
+      if (part.text.empty()) choice["message"]["content"] = nullptr;
+      ordered_json& calls = choice["message"]["tool_calls"] = ordered_json::array();
+      for (const RenderedCall& c : part.calls) calls.push_back(call_json(c));
+    }
     j["choices"].push_back(std::move(finish_choice(choice, tokenizer, head, part)));
   }
   j["usage"] = usage_json(usage);
@@ -147,6 +167,8 @@ ordered_json render_chunk(const Tokenizer& tokenizer, const ResponseHead& head,
     choice["delta"] = ordered_json::object();
     if (part.opens) choice["delta"]["role"] = "assistant";
     if (part.opens || !part.text.empty()) choice["delta"]["content"] = part.text;
+    for (const RenderedCall& c : part.calls)
+      choice["delta"]["tool_calls"].push_back(call_chunk(c, part.opened));
   } else {
     choice["text"] = part.text;
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "infer/engine.h"
+#include "text/chat/tool_calls.h"
 
 namespace hearth::inline serve {
 
@@ -22,6 +23,12 @@ struct Usage {
   int64_t prompt = 0, completion = 0;
 };
 
+struct RenderedCall {
+  int64_t index;  // among the calls of its choice
+  std::string id;
+  ToolCall call;
+};
+
 // A choice, or the part of one in a stream chunk.
 struct ChoicePart {
   int64_t index = 0;
@@ -30,6 +37,10 @@ struct ChoicePart {
   const std::vector<TokenLogprob>* logprobs = nullptr;
   int64_t offset = 0;  // characters before `logprobs`
   bool opens = false;  // first chunk of a chat's choice, which names the role
+  // Tool calls of a chat. In a stream, a call comes in two chunks: with its id and name, and with
+  // its arguments (then `opened`).
+  std::vector<RenderedCall> calls = {};
+  bool opened = false;
 };
 
 // A token without a prediction, the first of a prompt: its log-probability is printed as null.

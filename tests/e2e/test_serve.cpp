@@ -35,7 +35,7 @@ TEST_F(Serve, Routes) {
   EXPECT_EQ(ask("POST", "/v1/chat/completions",
                 R"({"messages":[{"role":"user","content":"x"}],"tools":[{}]})")
                 .error("param"),
-            "tools");
+            "tools[0].type");
   const Prometheus m = metrics();
   EXPECT_GE(m.value("vllm:time_to_first_token_seconds_count"), 2);
   EXPECT_GE(m.value("vllm:inter_token_latency_seconds_count"), 8);

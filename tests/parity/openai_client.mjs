@@ -125,6 +125,15 @@ await check('chat stream helper', async () => {
   const runner = client.chat.completions.stream({ model, messages, max_completion_tokens: 8, seed: 1 });
   assert.equal(typeof (await runner.finalContent()), 'string');
 });
+await check('response_format', async () => {
+  const schema = { type: 'object', properties: { ok: { type: 'boolean' }, n: { type: 'integer', minimum: 0, maximum: 99 } },
+    required: ['ok', 'n'], additionalProperties: false };
+  const r = await client.chat.completions.create({ model, messages, max_tokens: 60,
+    response_format: { type: 'json_schema', json_schema: { name: 's', strict: true, schema } } });
+  const value = JSON.parse(r.choices[0].message.content);
+  assert.equal(typeof value.ok, 'boolean');
+  assert.ok(Number.isInteger(value.n));
+});
 await check('errors', async () => ({
   key: await refused(AuthenticationError, 401, () => new OpenAI({ apiKey: 'no', baseURL: `${base}/v1`, maxRetries: 0 }).models.list()),
   model: await refused(NotFoundError, 404, () => client.completions.create({ model: 'other', prompt: 'x' })),
@@ -132,7 +141,7 @@ await check('errors', async () => ({
   range: await refused(BadRequestError, 400, () => client.completions.create({ model, prompt: 'x', temperature: 9 })),
   context: await refused(BadRequestError, 400, () => client.completions.create({ model, prompt: 'x', max_tokens: 60000 })),
   tools: await refused(BadRequestError, 400, () => client.chat.completions.create({ model, messages, tools: [{ type: 'function', function: { name: 'f' } }] })),
-  format: await refused(BadRequestError, 400, () => client.chat.completions.create({ model, messages, response_format: { type: 'json_object' } })),
+  format: await refused(BadRequestError, 400, () => client.chat.completions.create({ model, messages, response_format: { type: 'json_schema', json_schema: { name: 's', schema: { not: {} } } } })),
 }));
 await check('abort while streaming and while waiting', async () => {
   const ask = { model, prompt: 'Once', max_tokens: 100, n: 16, ignore_eos: true };

@@ -29,13 +29,15 @@ struct FakeClient : Client {
   bool send_comment() override { return room > 0; }
   size_t unsent() const override { return 0; }
   void end_events() override { done = true; }
-  void note_usage(int64_t prompt, int64_t completion) override {
-    prompt_tokens = prompt, completion_tokens = completion;
+  void note_answer(const AnswerNote& a) override {
+    note = a;
+    prompt_tokens = a.prompt_tokens, completion_tokens = a.completion_tokens;
   }
 
   HttpResponse response = {};
   std::vector<std::string> events = {};
   size_t room = 100000;
+  AnswerNote note = {};
   int64_t prompt_tokens = -1, completion_tokens = -1;
   bool streams = false, done = false;
 };

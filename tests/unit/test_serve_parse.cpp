@@ -207,21 +207,40 @@ TEST(ParseChat, TakesMessages) {
 }
 
 TEST(ParseChat, RefusesWhatItHasNot) {
-  for (const char* field : {"tools", "functions"}) {
-    const HttpError e = chat_error(",\"" + std::string(field) + "\":[{\"type\":\"function\"}]");
-    EXPECT_EQ(e.status, 400);
-    EXPECT_EQ(e.param, field);
-    EXPECT_NE(std::string(e.what()).find("this server does not support"), std::string::npos)
-        << e.what();
-  }
+  const HttpError e = chat_error(R"(,"functions":[{"type":"function"}])");
+  EXPECT_EQ(e.status, 400);
+  EXPECT_EQ(e.param, "functions");
+  EXPECT_NE(std::string(e.what()).find("this server does not support"), std::string::npos);
   EXPECT_EQ(chat_error(R"(,"tool_choice":"auto")").param, "tool_choice");
-  EXPECT_EQ(chat_error(R"(,"response_format":{"type":"json_object"})").param, "response_format");
+  const std::string tool = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+  for (const auto& [fields, param] : std::vector<std::pair<std::string, std::string>>{
+           {R"(,"tools":5)", "tools"},
+           {R"(,"tools":[{}])", "tools[0].type"},
+           {R"(,"tools":[{"type":"function"}])", "tools[0].function"},
+           {R"(,"tools":[{"type":"function","function":{"name":"a b"}}])",
+            "tools[0].function.name"},
+           {tool + R"(,"tool_choice":"some")", "tool_choice"},
+           {tool + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})",
+            "tool_choice.function.name"},
+           {tool + R"(,"response_format":{"type":"json_object"})", "tools"},
+           {R"(,"response_format":{"type":"xml"})", "response_format.type"},
+           {R"(,"response_format":{"type":"json_schema"})", "response_format.json_schema"},
+           {R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n"}})",
+            "response_format.json_schema.schema"},
+           {R"(,"structured_outputs":{})", "structured_outputs"},
+           {R"(,"structured_outputs":{"regex":"a","json":{}})", "structured_outputs"},
+           {R"(,"structured_outputs":{"grammar":"a"})", "structured_outputs.grammar"},
+           {R"(,"structured_outputs":{"choice":[]})", "structured_outputs.choice"},
+           {R"(,"structured_outputs":{"regex":"a"},"response_format":{"type":"json_object"})",
+            "structured_outputs"}})
+    EXPECT_EQ(chat_error(fields).param, param) << fields;
   EXPECT_EQ(chat_error(R"(,"top_logprobs":1)").param, "top_logprobs");
   EXPECT_EQ(chat_error(R"(,"max_tokens":0)").param, "max_tokens");
   EXPECT_EQ(chat_error(R"(,"echo":true)").param, "echo");
   for (const char* messages :
        {"[]", "{}", "[1]", R"([{"content":"x"}])", R"([{"role":"user"}])",
-        R"([{"role":"user","content":5}])", R"([{"role":"tool","content":"x"}])",
+        R"([{"role":"user","content":5}])", R"([{"role":"user","content":"","tool_calls":[{}]}])",
+        R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}])",
         R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
         R"([{"role":"user","content":"x","other":1}])",
         R"([{"role":"assistant","content":"x","tool_calls":[{}]}])"})

@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
+#include <nlohmann/json.hpp>
 
 #include "http/request_log.h"
+#include "sys/files/files.h"
+#include "unit/message_of.h"
+#include "unit/test_io_support.h"
 
 namespace hearth {
 namespace {
@@ -81,8 +86,7 @@ TEST(RequestLog, LinesEscapeWhatClientsSend) {
                   .status = 404,
                   .bytes = 12,
                   .milliseconds = 1.25,
-                  .prompt_tokens = 3,
-                  .completion_tokens = 4};
+                  .answer = {.prompt_tokens = 3, .completion_tokens = 4}};
   const auto at = std::chrono::system_clock::from_time_t(86400) + std::chrono::milliseconds(7);
   EXPECT_EQ(log_line(at, r),
             "1970-01-02T00:00:00.007Z 127.0.0.1:5 GET /a\\x20b\\x0a\\x1b[31m\\x22\\x5c\\xff 404 12 "
@@ -90,6 +94,55 @@ TEST(RequestLog, LinesEscapeWhatClientsSend) {
   EXPECT_EQ(log_line(at, {.status = 400}), "1970-01-02T00:00:00.007Z - - - 400 0 0.0 - -");
   r.path = std::string(100000, 'a');
   EXPECT_LT(log_line(at, r).size(), 400u);
+}
+
+TEST(RequestLog, JsonLinesHaveTheFields) {
+  const auto at = std::chrono::system_clock::from_time_t(86400);
+  const RequestRecord r{.method = "POST",
+                        .path = "/v1/completions",
+                        .status = 200,
+                        .milliseconds = 12.345,
+                        .answer = {.id = "cmpl-1",
+                                   .model = "m\n",
+                                   .finish_reason = "stop",
+                                   .prompt_tokens = 3,
+                                   .completion_tokens = 4,
+                                   .queue_ms = 0.5,
+                                   .first_token_ms = 2}};
+  const std::string line = json_log_line(at, r);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const auto j = nlohmann::json::parse(line);
+  EXPECT_EQ(j["time"], "1970-01-02T00:00:00.000Z");
+  EXPECT_EQ(j["route"], "POST /v1/completions");
+  EXPECT_EQ(j["total_ms"], 12.35);
+  EXPECT_EQ(j["first_token_ms"], 2);
+  EXPECT_EQ(j["completion_tokens"], 4);
+  EXPECT_EQ(j.size(), 11u);
+  EXPECT_TRUE(nlohmann::json::parse(json_log_line(at, {.status = 404}))["id"].is_null());
+}
+
+TEST(RequestLog, FollowsAFileThatIsMoved) {
+  const test::TempDir dir;
+  const std::filesystem::path path = dir.path() / "log", old = dir.path() / "old";
+  {
+    RequestLog log(false, path.string());
+    EXPECT_TRUE(log.enabled());
+    for (int i = 0; i < 50; ++i) log.add({.status = 200});
+  }
+  {
+    LineFile file(path.string());
+    std::filesystem::rename(path, old);
+    EXPECT_TRUE(file.append("after\n"));
+    std::filesystem::remove(path);
+    EXPECT_TRUE(file.append("again\n"));
+  }
+  std::string lines = read_file(old);
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 50);
+  EXPECT_EQ(read_file(path), "again\n");
+  EXPECT_NE(message_of([&] {
+              RequestLog(false, (dir.path() / "no/such").string());
+            }).find("--request-log"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ struct ChatTemplate::Parsed {
   std::string name, where;
   jinja::Block block;
   bool tags = false;  // it marks the assistant's answers itself
+  ToolFormat tools = ToolFormat::none;
 };
 
 namespace {
@@ -89,6 +90,7 @@ void ChatTemplate::add(std::string_view name, std::string_view source, std::stri
   p->where = where;
   p->block = jinja::parse_template(source, where, jinja::Limits());
   p->tags = has_generation(p->block);
+  p->tools = tool_format_of(source);
   parsed_.push_back(std::move(p));
 }
 
@@ -157,6 +159,13 @@ const ChatTemplate::Parsed& ChatTemplate::choose(const ChatRequest& request) con
     for (const auto& p : parsed_)
       if (p->name == name) return *p;
   fail(parsed_[0]->where, "there is no template named default");
+}
+
+ToolFormat ChatTemplate::tool_format() const {
+  for (const std::string_view name : {"tool_use", "default"})
+    for (const auto& p : parsed_)
+      if (p->name == name) return p->tools;
+  return ToolFormat::none;
 }
 
 MarkedText ChatTemplate::render(const ChatRequest& request) const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "text/chat/marked_text.h"
+#include "text/chat/tool_calls.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace hearth::inline text {
@@ -39,6 +40,9 @@ class ChatTemplate {
   // The same with the assistant's answers marked: by the template's {% generation %} blocks, else
   // from the opening of each turn up to and including the text that closes it.
   MarkedText render_answers(const ChatRequest&) const;
+
+  // How the model writes tool calls, judged by the template for requests with tools.
+  ToolFormat tool_format() const;
 
   // Whether dir contains a template.
   static bool exists(const std::filesystem::path& dir);

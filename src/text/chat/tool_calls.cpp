@@ -1,0 +1,132 @@
+#include "text/chat/tool_calls.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "formats/json.h"
+#include "sys/error.h"
+
+namespace hearth::inline text {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view opening = "<tool_call>", closing = "</tool_call>";
+constexpr std::string_view blank = " \t\r\n";
+
+// {"name": .., "arguments" or "parameters": {..}}; nothing if the text is no call.
+std::optional<ToolCall> call_in(std::string_view text) {
+  ordered_json j;
+  try {
+    j = parse_ordered_json(text, "tool call");
+  } catch (const Error&) { return {}; }
+  if (!j.is_object() || !j.contains("name") || !j["name"].is_string()) return {};
+  for (const char* key : {"arguments", "parameters"}) {
+    if (!j.contains(key)) continue;
+    const ordered_json& a = j[key];
+    if (!a.is_object() && !a.is_string()) return {};
+    return ToolCall{j["name"], a.is_string() ? a.get<std::string>() : a.dump()};
+  }
+  return ToolCall{j["name"], "{}"};
+}
+
+// The length of the longest end of `text` that begins `word`.
+size_t begun(std::string_view text, std::string_view word) {
+  for (size_t n = std::min(text.size(), word.size() - 1); n > 0; --n)
+    if (text.ends_with(word.substr(0, n))) return n;
+  return 0;
+}
+
+}  // namespace
+
+ToolFormat tool_format_of(std::string_view source) {
+  if (source.find("tools") == std::string_view::npos) return ToolFormat::none;
+  if (source.find(opening) != std::string_view::npos) return ToolFormat::hermes;
+  if (source.find("\"parameters\"") != std::string_view::npos ||
+      source.find("<|python_tag|>") != std::string_view::npos)
+    return ToolFormat::llama;
+  return ToolFormat::none;
+}
+
+ToolForm tool_form(ToolFormat f) {
+  if (f == ToolFormat::hermes) return {"<tool_call>\n", "arguments", "\n</tool_call>"};
+  return {"", "parameters", ""};
+}
+
+// Content, without white space at its ends.
+void ToolParser::say(Found& found, std::string_view text) {
+  const size_t last = text.find_last_not_of(blank);
+  if (last == std::string_view::npos) {
+    space_ += text;
+    return;
+  }
+  found.content += space_ + std::string(text.substr(0, last + 1));
+  space_ = text.substr(last + 1);
+}
+
+ToolParser::Found ToolParser::push(std::string_view text) {
+  if (format_ == ToolFormat::none) return {.content = std::string(text)};
+  held_ += text;
+  return format_ == ToolFormat::hermes ? take_hermes(false) : take_llama(false);
+}
+
+ToolParser::Found ToolParser::finish() {
+  Found found;
+  if (format_ == ToolFormat::hermes) found = take_hermes(true);
+  if (format_ == ToolFormat::llama) found = take_llama(true);
+  return found;
+}
+
+ToolParser::Found ToolParser::take_hermes(bool last) {
+  Found found;
+  for (;;) {
+    const std::string_view tag = in_call_ ? closing : opening;
+    const size_t at = held_.find(tag);
+    if (at != std::string::npos) {
+      const std::string text = held_.substr(0, at);
+      held_.erase(0, at + tag.size());
+      if (!in_call_) {
+        say(found, text);
+      } else if (auto call = call_in(text)) {
+        found.calls.push_back(std::move(*call));
+      } else {
+        say(found, std::string(opening) + text + std::string(closing));
+      }
+      in_call_ = !in_call_;
+      continue;
+    }
+    if (in_call_ && last) {
+      // A model may end without the closing tag.
+      if (auto call = call_in(held_))
+        found.calls.push_back(std::move(*call));
+      else
+        say(found, std::string(opening) + held_);
+      held_.clear();
+    } else if (!in_call_) {
+      const size_t keep = last ? 0 : begun(held_, opening);
+      say(found, std::string_view(held_).substr(0, held_.size() - keep));
+      held_.erase(0, held_.size() - keep);
+    }
+    return found;
+  }
+}
+
+ToolParser::Found ToolParser::take_llama(bool last) {
+  Found found;
+  const size_t first = held_.find_first_not_of(blank);
+  if (!is_text_ && first != std::string::npos && held_[first] != '{') is_text_ = true;
+  if (!is_text_ && !last) return found;
+  if (!is_text_) {
+    if (auto call = call_in(held_)) {
+      found.calls.push_back(std::move(*call));
+      held_.clear();
+      return found;
+    }
+  }
+  say(found, held_);
+  held_.clear();
+  return found;
+}
+
+}  // namespace hearth::inline text
