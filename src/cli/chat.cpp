@@ -7,6 +7,7 @@
 #include <random>
 
 #include "cli/commands.h"
+#include "cli/constraint_flags.h"
 #include "formats/json.h"
 #include "serve/model.h"
 #include "sys/error.h"
@@ -26,6 +27,7 @@ struct ConversationFlags {
   SamplingSpec sampling = {};
   int64_t context = 0;
   bool seeded = false;
+  ConstraintFlags constraint = {};
   Common common = {};
 };
 
@@ -76,7 +78,10 @@ class LineReader {
 class Chat {
  public:
   Chat(ServedModel& model, const ConversationFlags& flags)
-      : model_(model), flags_(flags), terminal_(isatty(STDIN_FILENO)) {
+      : model_(model),
+        flags_(flags),
+        constraint_(model.constraints().make(flags.constraint.spec())),
+        terminal_(isatty(STDIN_FILENO)) {
     reset();
   }
 
@@ -189,7 +194,7 @@ class Chat {
 
   void answer(const std::string& line) {
     messages_.push_back({{"role", "user"}, {"content", line}});
-    Request request{.sampling = flags_.sampling};
+    Request request{.sampling = flags_.sampling, .constraint = constraint_};
     if (!flags_.seeded) request.sampling.seed = std::random_device{}();
     model_.chat().add_stops(request.sampling);
     try {
@@ -218,6 +223,7 @@ class Chat {
 
   ServedModel& model_;
   const ConversationFlags& flags_;
+  const std::shared_ptr<Constraint> constraint_;
   const bool terminal_;
   LineReader lines_;
   ordered_json messages_;  // including the dropped turns
@@ -276,6 +282,7 @@ void add_chat(CLI::App& app) {
       {"max_tokens", c->add_option("--max-tokens", s.max_tokens,
                                    "maximum tokens per answer; -1: until the context is full")}};
   for (const auto& [field, option] : sampling) option->capture_default_str();
+  f.constraint.add(*c);
   add_generation_config(*c, f.generation_config);
   CLI::Option* seed = c->add_option(
       "--seed", f.sampling.seed, "random seed of the answers; default: a new seed for each answer");

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/constraint_flags.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "model/files/folder.h"
@@ -34,6 +35,7 @@ struct GenerateFlags {
   std::string dtype = "auto", weights = "plain", kv = "plain", generation_config = "auto";
   std::set<std::string> given = {};  // sampling fields set by flags
   bool batch_invariant = false;
+  ConstraintFlags constraint = {};
   Common common = {};
 };
 
@@ -124,6 +126,7 @@ Request complete(const GenerateFlags& flags) {
 void run_generate(const GenerateFlags& flags) {
   Request request = complete(flags);
   const CacheFormat cache = cache_format(flags.kv);
+  const ConstraintSpec constraint = flags.constraint.spec();
   const std::string text = read_prompt(flags);
   const std::unique_ptr<Backend> backend =
       make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
@@ -135,6 +138,8 @@ void run_generate(const GenerateFlags& flags) {
   if (!request.sampling.ignore_eos)
     for (const int32_t id : model.ends()) request.sampling.stop_ids.push_back(id);
 
+  ConstraintMaker constraints(tokenizer);
+  request.constraint = constraints.make(constraint);
   request.prompt = tokenizer.encode(text);
   if (!request.prompt.empty()) tokenizer.add_template(request.prompt);  // Llama's bos
   // Allocate only the cache that this call can fill.
@@ -249,6 +254,7 @@ void add_generate(CLI::App& app) {
       ->check(between(0, 64));
   c->add_option("--seed", f.request.sampling.seed, "random seed of the samples")
       ->capture_default_str();
+  f.constraint.add(*c);
   add_generation_config(*c, f.generation_config);
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
