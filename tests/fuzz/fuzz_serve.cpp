@@ -36,5 +36,10 @@ hearth::fuzz::Seeds seeds_http_body() {
       "\0{\"prompt\":[[1,2],[3]],\"max_tokens\":1,\"temperature\":0.5,\"logit_bias\":{\"5\":-100}}"s,
       "\1{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true,\"top_p\":0.9,"
       "\"stream_options\":{\"include_usage\":true}}"s,
-      "\2{\"prompt\":\"text\"}"s, "\3{\"tokens\":[1,2,3]}"s};
+      "\1{\"messages\":[{\"role\":\"tool\",\"content\":\"3\",\"tool_call_id\":\"c\"}],\"tools\":[{"
+      "\"type\":"
+      "\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}],\"tool_choice\":\"required\"}"s,
+      "\0{\"prompt\":\"a\",\"structured_outputs\":{\"choice\":[\"x\",\"y\"]}}"s,
+      "\2{\"prompt\":\"text\"}"s,
+      "\3{\"tokens\":[1,2,3]}"s};
 }

@@ -12,6 +12,7 @@ set(all_fuzz_targets
   eval_file:fuzz_eval_file:data/eval_file.cpp jsonl:fuzz_jsonl:data/jsonl.h
   parquet:fuzz_parquet:formats/parquet/parquet.h config_json:fuzz_config_json:model/files/folder.h
   adapter_json:fuzz_adapter_json:model/files/adapter.h
+  regex:fuzz_grammar:grammar/regex_phrase.h json_schema:fuzz_grammar:grammar/json_schema.h
   reward_reply:fuzz_reward:rewards/reward_program.h
   uci:fuzz_chess:tasks/chess/uci_reply.h fen:fuzz_chess:tasks/chess/board.h http_body:fuzz_serve:serve/parse.h
   http_head:fuzz_http_head:http/http_head.h)
