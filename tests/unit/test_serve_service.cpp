@@ -162,7 +162,8 @@ TEST_F(Serving, SeveralModelsAnswerByName) {
   d.temperature = 0;
   models_[1].model->set_defaults(d);  // the defaults are those of the model that is asked
   const auto text = [&](const std::string& fields) {
-    return answer("/v1/completions", R"({"prompt":"abc","max_tokens":8)" + fields + "}");
+    return answer("/v1/completions",
+                  R"({"prompt":"abc","max_tokens":8,"ignore_eos":true)" + fields + "}");
   };
   EXPECT_EQ(text(R"(,"seed":1,"model":"group/b")")["choices"],
             text(R"(,"seed":2,"model":"group/b")")["choices"]);
