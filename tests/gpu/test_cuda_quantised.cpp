@@ -232,7 +232,8 @@ TEST(CudaQuantised, ProductsNormTheirRows) {
           SCOPED_TRACE(fmt::format("{}x{}x{} {} {} {}", M, N, K, to_string(format),
                                    to_string(dtype), kind == Norm::rms ? "rms" : "layer"));
           const bool takes = b.kernels().norm_gemm_takes(b.stream(), M, K, N, dtype);
-          if (!takes && M > 16) continue;  // joined on some cards alone
+          // Few rows of f16 are normed before the product, and many are joined on some cards alone.
+          if (!takes && (M > 16 || dtype == DType::f16)) continue;
           ASSERT_TRUE(takes);
           const Packed w(b, N, K, format);
           Held x(b, {M, K}, dtype), gain(b, {K}, dtype), shift(b, {K}, dtype), y(b, {M, K}, dtype);

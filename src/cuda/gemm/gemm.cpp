@@ -10,6 +10,7 @@
 #include "cuda/gemm/gemm_narrow.h"
 #include "cuda/gemm/gemm_rows16.h"
 #include "cuda/gemm/gemm_rows64.h"
+#include "cuda/kernels.h"
 #include "sys/error.h"
 
 namespace hearth::cuda {
@@ -137,19 +138,32 @@ bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DT
                     : norm_gemm_rows64_takes(on(s), rows, width, columns, dtype);
 }
 
+namespace {
+
+// Packed weights, for up to 64 rows. gemm_rows16 normalises rows of bf16; others are normalised
+// before it.
+void norm_gemm_packed(CudaStream& s, const NormGemmArgs& args) {
+  const FewNormed normed{args.gain, args.shift, args.norm};
+  GemmQuantisedArgs product{.c = args.c,
+                            .a = args.x,
+                            .w = args.b,
+                            .bias = args.bias,
+                            .prior = args.prior,
+                            .spec = args.gemm};
+  if (args.x.dtype == DType::bf16) return gemm_rows16_quantised(s, product, &normed);
+  product.a.data = static_cast<std::byte*>(s.scratch(args.x.bytes()));
+  norm(s, {.y = product.a, .x = args.x, .gain = args.gain, .bias = args.shift, .spec = args.norm});
+  gemm_rows16_quantised(s, product);
+}
+
+}  // namespace
+
 void norm_gemm(Stream& s, const NormGemmArgs& args) {
   const bool packed = is_panels(args.b.dtype);
   for (const Tensor& t : {args.gain, args.shift, packed ? Tensor{} : args.b, args.bias})
     if (t && t.dtype != args.x.dtype) refuse_dtypes("norm_gemm", t.dtype, args.x.dtype);
   if (packed) {
-    const FewNormed normed{args.gain, args.shift, args.norm};
-    const GemmQuantisedArgs product{.c = args.c,
-                                    .a = args.x,
-                                    .w = args.b,
-                                    .bias = args.bias,
-                                    .prior = args.prior,
-                                    .spec = args.gemm};
-    gemm_rows16_quantised(on(s), product, &normed);
+    norm_gemm_packed(on(s), args);
   } else if (args.x.rows() <= 16) {
     norm_gemm_rows16(on(s), args);
   } else {

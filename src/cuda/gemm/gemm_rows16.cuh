@@ -137,6 +137,10 @@ struct FewPlain {
 
 // --- the norm ---
 
+// Whether products of T normalise rows: norm_gemm_rows16_takes().
+template <class T>
+constexpr bool few_norms = std::is_same_v<T, __nv_bfloat16>;
+
 // The rows that a block multiplies, in Columns groups of eight: `of_a` of a and, if they are
 // normalised, one of ones. The sums of the shift follow.
 template <int Columns, bool Normed>

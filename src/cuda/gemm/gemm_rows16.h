@@ -15,12 +15,12 @@ struct FewNormed {
   NormSpec norm;
 };
 
-// The same with packed weights (core/quantised.h), 16 rows of a at a time; K is a multiple of 8.
-// Without `normed`, a is used unchanged.
+// The same with packed weights (core/quantised.h), up to 16 rows of a at a time; K is a multiple of
+// 8. Without `normed`, a is used unchanged; with it, a is bf16.
 void gemm_rows16_quantised(CudaStream&, const GemmQuantisedArgs&,
                            const FewNormed* normed = nullptr);
 
-// Here a is the normalised x, rounded as the norm kernel rounds it.
+// Here a is the normalised x, in bf16. The weights times the gain are rounded, not the rows.
 bool norm_gemm_rows16_takes(int64_t rows, int64_t width, int64_t columns, DType);
 void norm_gemm_rows16(CudaStream&, const NormGemmArgs&);
 

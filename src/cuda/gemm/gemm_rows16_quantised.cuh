@@ -214,8 +214,10 @@ void few_packed_launch(CudaStream& s, const GemmQuantisedArgs& args, const FewNo
     if constexpr (sizeof(T) == 2) {
       FewArgs<T, T> few = few_packed_args<T>(args);
       if (!normed) return few_launch<W<T>, false, T>(s, few);
-      few_norm(few, *normed);
-      few_launch<W<T>, true, T>(s, few);
+      if constexpr (few_norms<T>) {
+        few_norm(few, *normed);
+        few_launch<W<T>, true, T>(s, few);
+      }
     }
   });
   check_launch("gemm_quantised");

@@ -4,8 +4,8 @@
 // has ended, and two blocks fit on a multiprocessor, so the memory is busy while a kernel waits for
 // its predecessor, reads a, or adds its sums. Rows are normalised as in gemm_rows16.cuh.
 //
-// Eight warps multiply: they share 16 rows of w and split K, and their sums are added in order. The
-// bits of a row of c depend on neither M nor the number of multiprocessors.
+// Eight warps multiply: they share 16 rows of w and split K, and their sums are added in order. So
+// this kernel gives a row of c the same bits for every M and every number of multiprocessors.
 #pragma once
 
 #include "cuda/device/hopper.cuh"
@@ -376,6 +376,7 @@ __global__ void __launch_bounds__(threads, 2)
     if (!p.weight) wait_for_previous();
     return copy_share<W, Out>(p, l, base, share);
   }
+  if (!p.weight) wait_for_previous();
   if constexpr (Normed) copy_gains(p, l, base);
   named_sync(begun_barrier, threads);
   wait_for_previous();

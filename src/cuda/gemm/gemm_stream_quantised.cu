@@ -16,8 +16,10 @@ void launch(CudaStream& s, const GemmQuantisedArgs& args, const FewNormed* norme
     if constexpr (sizeof(T) == 2) {
       FewArgs<T, T> few = few_packed_args<T>(args);
       if (!normed) return streamed::launch_streamed<W<T>, false, T>(s, few);
-      few_norm(few, *normed);
-      streamed::launch_streamed<W<T>, true, T>(s, few);
+      if constexpr (few_norms<T>) {
+        few_norm(few, *normed);
+        streamed::launch_streamed<W<T>, true, T>(s, few);
+      }
     }
   });
   check_launch("gemm_quantised");
