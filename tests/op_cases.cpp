@@ -470,6 +470,7 @@ std::vector<OpCase> make_cases() {
 const std::vector<OpCase>& op_cases() {
   static const std::vector<OpCase> all = [] {
     std::vector<OpCase> cases = make_cases();
+    for (OpCase& c : mla_cases()) cases.push_back(std::move(c));
     for (OpCase& c : moe_cases()) cases.push_back(std::move(c));
     return cases;
   }();

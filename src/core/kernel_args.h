@@ -10,6 +10,7 @@
 
 #include "core/draw.h"
 #include "core/kernel_specs.h"
+#include "core/mla_args.h"
 #include "core/moe_args.h"
 #include "core/tensor.h"
 #include "core/update_args.h"

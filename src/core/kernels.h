@@ -41,7 +41,8 @@
   KERNEL(update_weights, UpdateArgs)            \
   KERNEL(unit_matrix, UnitMatrixArgs)           \
   KERNEL(neuron_factors, NeuronFactorsArgs)     \
-  HEARTH_MOE_KERNELS(KERNEL)
+  HEARTH_MOE_KERNELS(KERNEL)                    \
+  HEARTH_MLA_KERNELS(KERNEL)
 
 #define HEARTH_DECLARE_KERNEL(name, Args) void name(Stream&, const Args&);
 #define HEARTH_KERNEL_POINTER(name, Args) void (*name)(Stream&, const Args&);
