@@ -46,6 +46,11 @@ void gemma3_like(ModelConfig& c) {
   c.window = 3, c.window_pattern = "SSL", c.rope_pattern = "LLR", c.rope_local_theta = 50;
 }
 
+void latent(ModelConfig& c) {
+  c.kv_heads = 0, c.mla = {.kv_latent = 10, .nope_dim = 3, .rope_dim = 4}, c.v_head_dim = 5;
+  c.rope_pairs = RopePairs::interleaved;
+}
+
 std::vector<ModelCase> make_cases() {
   using C = ModelConfig;
   return {
@@ -240,6 +245,36 @@ std::vector<ModelCase> make_cases() {
               }),
       with_documents(variant("documents", [](C& c) { c.window = 3, c.window_pattern = "LS"; })),
       with_documents(variant("documents_learned", gpt2_like)),
+      variant("mla", latent),
+      variant("mla_q_latent",
+              [](C& c) {
+                latent(c), c.mla.q_latent = 7, c.qkv_bias = c.out_bias = true;
+                c.rope_pairs = RopePairs::half, c.layers = 3;
+                c.rope_scaling = RopeScaling::yarn, c.rope_factor = 4, c.rope_context = 6;
+                c.rope_high = 32, c.mla.yarn_mscale = 0.7f, c.mla.yarn_mscale_all = 1.3f;
+              }),
+      with_documents(variant("mla_documents",
+                             [](C& c) {
+                               latent(c), c.v_head_dim = 7, c.window = 3, c.window_pattern = "SL";
+                               c.rope_pattern = "NR", c.output_gate = OutputGate::per_head;
+                               c.rope_reverse = true, c.tied = false, c.attention_softcap = 2;
+                             })),
+      variant("mla_moe",
+              [](C& c) {
+                latent(c), c.layers = 3, c.dropout_attention = 0.2f, c.norm = Norm::layer;
+                c.moe.experts = c.moe.top_k = 3, c.moe.shared_experts = 1;
+                c.moe.first_dense_layers = 1, c.moe.router = Router::sigmoid;
+              }),
+      variant("lora_mla",
+              [](C& c) {
+                latent(c), c.mla.q_latent = 5;
+                c.lora = {.rank = 2, .alpha = 3};
+              }),
+      variant("lora_mla_some",
+              [](C& c) {
+                latent(c), c.norm = Norm::layer;
+                c.lora = {.rank = 2, .alpha = 3, .targets = {"kv_b"}};
+              }),
       variant("moe", [](C& c) { c.moe.experts = 4; }),
       variant("moe_all", [](C& c) { c.moe.experts = c.moe.top_k = 3, c.moe.norm_topk = false; }),
       variant("moe_shared",

@@ -104,7 +104,8 @@ struct Bench {
                    .step_tokens = flags.step_tokens,
                    .speculate = flags.speculate,
                    .reuse_prefixes = false,
-                   .cache = cache});
+                   .cache = cache,
+                   .exact = flags.batch_invariant});
   }
   std::vector<Request> equal_requests(std::mt19937_64& bits, int64_t made) const {
     std::vector<Request> all;

@@ -129,7 +129,8 @@ void run_serve(const ServeFlags& flags) {
                         .context = flags.context,
                         .speculate = config.speculate,
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30)),
-                        .cache = cache_format(flags.kv)};
+                        .cache = cache_format(flags.kv),
+                        .exact = flags.batch_invariant};
   const std::unique_ptr<Backend> backend =
       make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
   check_dtype(flags.dtype, *backend);

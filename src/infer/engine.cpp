@@ -23,6 +23,8 @@ EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
          "expected a batch, tokens per step and a context of at least 1 (context up to {}), got "
          "{}, {} and {}",
          config.context, spec.max_batch, spec.step_tokens, spec.context);
+  if (config.mla && spec.cache != CacheFormat::plain)
+    fail("engine", "a cache of latents (kv_latent) cannot be in fp8: use a plain one");
   // Every sequence of a batch must be able to continue in every step.
   spec.step_tokens = std::max(spec.step_tokens, spec.max_batch);
   if (spec.tokenizer && spec.bos < 0) spec.bos = spec.tokenizer->bos();
@@ -49,6 +51,7 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, MemoryBudget budg
                .sequences = s.max_batch,
                .context = s.context,
                .cache = s.cache,
+               .exact = s.exact,
                .vocab = drawable(config, s)};
   const int64_t block = Runner::block_bytes(config, dtype, s.cache);
   if (s.cache_bytes) {

@@ -77,8 +77,10 @@ struct EngineSpec {
   // KV cache size; 0: what the memory leaves beside a model step, at most twice what a batch needs.
   int64_t cache_bytes = 0;
   CacheFormat cache = CacheFormat::plain;  // fp8: half the memory of bf16, less accurate
-  const Tokenizer* tokenizer = nullptr;    // for text and stop strings; must outlive the engine
-  int32_t bos = -1, eos = -1;              // -1: the tokenizer's
+  // Latent attention: decode with the bits of training (slower). Other models always do.
+  bool exact = false;
+  const Tokenizer* tokenizer = nullptr;  // for text and stop strings; must outlive the engine
+  int32_t bos = -1, eos = -1;            // -1: the tokenizer's
 };
 
 struct EngineStats {

@@ -43,7 +43,7 @@ std::string name_of(const char* what, size_t turn) {
 // Records the forward pass of a step; the logits of the wanted rows go to the state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const StepShape& shape,
              bool draws, size_t turn, bool pauses = false) {
-  const auto [rows, wanted, all, apart] = shape;
+  const auto [rows, wanted, all, apart, sequences, blocks] = shape;
   Tape t(dtype, "engine");
   t.trains = false;
   const Inputs in(spec, rows, wanted);
@@ -60,6 +60,9 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
                          .cache = spec.cache,
                          .positions = spec.context,
                          .apart = apart,
+                         .absorb = sequences == 0,
+                         .latent_sequences = sequences,
+                         .latent_blocks = blocks,
                          .wanted = chosen});
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
@@ -128,7 +131,9 @@ struct Need {
 };
 Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
   spec.blocks = 1;
-  Tape t = forward(c, dtype, spec, {spec.rows, spec.logits}, true, 0);
+  StepShape largest{spec.rows, spec.logits};
+  if (c.mla) largest.sequences = spec.sequences, largest.blocks = blocks_for(spec.context);
+  Tape t = forward(c, dtype, spec, largest, true, 0);
   prune(t);
   alias(t);
   Need n{.arena = plan(t).arena_bytes};
@@ -172,11 +177,13 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
         !why.empty())
       fail("engine", "{}", why);
   check_layers_run(config_, backend, params.dtype());
+  if (config_.mla && !absorbs(params)) spec_.exact = true;
   if (spec.logits > spec.rows)  // drawn tokens are written to the input tokens of these rows
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Reserved once: growing the arena later would invalidate every captured program.
   memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
-  program({Key::Kind::step, {bucket(1, spec.rows), 1, true, true}});
+  const StepShape one{bucket(1, spec.rows), 1, true, true};
+  program({Key::Kind::step, one.with_latents(config_, spec_, 1, 1)});
   device_logits_ = {memory_.state, "engine.logits"};
   wide_ = device_logits_.tensor().cols();
   for (int64_t layer = 0; layer < config_.layers; ++layer)
@@ -213,10 +220,10 @@ Tape Runner::record(const Key& key) const {
 // A reference is valid until the next call.
 Exec& Runner::program(const Key& key) {
   ShapePrograms& found = programs_.get(key, [&] {
-    return fmt::format("engine {} {}x{}{}{}{} turn {} temperature {}", int(key.kind),
+    return fmt::format("engine {} {}x{}{}{}{} over {}x{} turn {} temperature {}", int(key.kind),
                        key.shape.rows, key.shape.logits, key.shape.all ? " all" : "",
-                       key.shape.apart ? " apart" : "", key.pauses ? " pauses" : "", key.turn,
-                       key.temperature);
+                       key.shape.apart ? " apart" : "", key.pauses ? " pauses" : "",
+                       key.shape.sequences, key.shape.blocks, key.turn, key.temperature);
   });
   if (!found.kinds.empty()) return *found.kinds[0];
   found.kinds.push_back(std::make_unique<Exec>(record(key), memory_));
@@ -249,10 +256,14 @@ void Runner::upload(const Feed& f, const StepShape& shape, size_t turn) {
     const SampleControls c = i < f.draws.size() && f.draws[i] ? *f.draws[i] : SampleControls{};
     std::memcpy(&inputs_[size_t(in.controls()) + i * control_ints], &c, sizeof c);
   }
-  for (size_t i = 0; i < f.tables.size(); ++i)
-    put(in.tables() + int64_t(i) * in.width, f.tables[i], in.width, 0);
+  // All tables that the step reads: block 0 fills those that no sequence has.
+  const int64_t tables = std::max(int64_t(f.tables.size()), shape.sequences);
+  for (int64_t i = 0; i < tables; ++i)
+    put(in.tables() + i * in.width,
+        i < int64_t(f.tables.size()) ? f.tables[size_t(i)] : std::span<const int32_t>(), in.width,
+        0);
   const int64_t begin = f.follows ? in.positions() : in.tokens();
-  const int64_t end = in.tables() + int64_t(f.tables.size()) * in.width;
+  const int64_t end = in.tables() + tables * in.width;
   const auto written =
       std::span<const int32_t>(inputs_).subspan(size_t(begin), size_t(end - begin));
   arrivals_[turn]->wait();  // the last launch of this turn has finished, collected or not
@@ -267,8 +278,30 @@ StepShape Runner::shape_of(const Feed& f) const {
   const int64_t logits = bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits);
   // Wanted rows are increasing, so if there are as many as rows, they are all rows. Likewise
   // sequences.
-  return {rows, logits, rows == logits && f.wanted.size() == f.positions.size(),
-          f.tables.size() == f.positions.size()};
+  const StepShape shape{rows, logits, rows == logits && f.wanted.size() == f.positions.size(),
+                        f.tables.size() == f.positions.size()};
+  return shape.with_latents(config_, spec_, int64_t(f.tables.size()),
+                            blocks_for(1 + *std::ranges::max_element(f.positions)));
+}
+
+// Keys and values of all cached tokens are computed by every step: as few as the step needs.
+StepShape StepShape::with_latents(const ModelConfig& c, const RunnerSpec& spec, int64_t tables,
+                                  int64_t deepest) const {
+  StepShape s = *this;
+  if (!c.mla || (apart && !spec.exact)) return s;
+  s.sequences = bucket(tables, spec.sequences);
+  s.blocks = bucket(deepest, blocks_for(spec.context));
+  return s;
+}
+
+// Whether decoding may attend over latents: the matrix that it multiplies by is one plain tensor.
+bool Runner::absorbs(const ParamStore& params) const {
+  if (config_.lora || config_.mla.kv_latent > most_absorbed || config_.attention_softcap > 0)
+    return false;
+  if (memory_.backend.kernels().attention_latent == nullptr) return false;
+  return std::ranges::all_of(params.specs(), [](const ParamSpec& p) {
+    return p.plain() || !p.name.ends_with(".kv_b.weight");
+  });
 }
 
 void Runner::launch(const Feed& f) {

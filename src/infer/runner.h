@@ -25,7 +25,8 @@ struct RunnerSpec {
   int64_t context = 1;    // maximum tokens per sequence
   int64_t blocks = 1;     // number of cache blocks
   CacheFormat cache = CacheFormat::plain;
-  int64_t vocab = 0;                            // tokens that may be sampled
+  bool exact = false;  // latent attention decodes with the bits of training
+  int64_t vocab = 0;   // tokens that may be sampled
   int64_t program_bytes = program_cache_bytes;  // as in ProgramCache
 };
 
@@ -51,6 +52,10 @@ struct StepShape {
   int64_t rows = 0, logits = 0;  // both rounded up: all rows, and rows with logits
   bool all = false;              // every row has logits, in order
   bool apart = false;            // row n belongs to sequence n
+  // Latent attention over keys and values: sequences and blocks of each, both rounded up; else 0.
+  int64_t sequences = 0, blocks = 0;
+  StepShape with_latents(const ModelConfig&, const RunnerSpec&, int64_t tables,
+                         int64_t deepest) const;
   auto operator<=>(const StepShape&) const = default;
 };
 
@@ -106,6 +111,7 @@ class Runner {
   void upload(const Feed&, const StepShape&, size_t turn);
   void copy_blocks();
   StepShape shape_of(const Feed&) const;
+  bool absorbs(const ParamStore&) const;
   void score(const Feed&);
 
   ModelConfig config_;  // resolved

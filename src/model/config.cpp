@@ -49,6 +49,7 @@ ModelConfig ModelConfig::resolve() const {
   };
   positive("vocab", c.vocab), positive("context", c.context), positive("layers", c.layers);
   positive("dim", c.dim), positive("heads", c.heads);
+  resolve_latents(c);
   if (c.kv_heads == 0) c.kv_heads = c.heads;
   if (c.head_dim == 0) {
     if (c.dim % c.heads) fail(where, "expected heads to divide dim {}, got {}", c.dim, c.heads);
@@ -64,7 +65,7 @@ ModelConfig ModelConfig::resolve() const {
     fail(where, "expected kv_heads to divide {} heads, got {}", c.heads, c.kv_heads);
   if (c.act == Act::none) fail(where, "expected an activation for the MLP, got none");
   if (c.rotary < 0 || c.rotary > 1) fail(where, "expected rotary in [0, 1], got {}", c.rotary);
-  const int64_t turned = std::lround(c.rotary * float(c.head_dim));
+  const int64_t turned = rotated_dims(c);
   if (c.position == Position::rope && (turned % 2 || (turned == 0 && c.rotary > 0)))
     fail(where,
          "expected rotary * head_dim to be even and, unless rotary is 0, at least 2, got {} * {}",
@@ -101,13 +102,15 @@ ModelConfig ModelConfig::resolve() const {
 int64_t matmul_params(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   int64_t columns = c.vocab;  // of matrices with `dim` rows, or rows of those with `dim` columns
+  int64_t attention = 0;
   for (const LayerSpec& l : layer_specs(c)) {
-    columns += l.qkv_size() + l.y_size() + l.mlp_size();
+    attention += l.attention_params(c.dim);
+    columns += l.mlp_size();
     if (c.gate_inputs > 0) continue;  // a small gate is no matrix of the optimizer's
     if (c.output_gate == OutputGate::elementwise) columns += l.y_size();
     if (c.output_gate == OutputGate::per_head) columns += l.heads;
   }
-  return columns * c.dim;
+  return attention + columns * c.dim;
 }
 
 double mean_keys(int64_t T, int64_t window) {
@@ -126,7 +129,7 @@ double train_flops_per_token(const ModelConfig& config, int64_t T) {
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
-  const int64_t half = std::lround(c.rotary * float(c.head_dim)) / 2;
+  const int64_t half = rotated_dims(c) / 2;
   const double base = double(c.rope_context ? c.rope_context : c.context);
   std::vector<double> freq(static_cast<size_t>(half));
   for (int64_t i = 0; i < half; ++i) {
@@ -164,8 +167,7 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
 std::vector<float> rope_table(const ModelConfig& config, int64_t first, int64_t count) {
   const std::vector<double> freq = rope_frequencies(config);
   const int64_t half = int64_t(freq.size());
-  const bool stretches = config.rope_scaling == RopeScaling::yarn && config.rope_factor > 1;
-  const double magnitude = stretches ? 0.1 * std::log(double(config.rope_factor)) + 1 : 1;
+  const double magnitude = rope_magnitude(config);
   std::vector<float> table(size_t(count * half * 2));
   for (int64_t p = 0; p < count; ++p)
     for (int64_t i = 0; i < half; ++i) {

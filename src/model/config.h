@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/kernels.h"
+#include "model/mla_config.h"
 #include "model/moe_config.h"
 
 namespace hearth::inline model {
@@ -97,6 +98,7 @@ struct ModelConfig {
   OutputGate output_gate = OutputGate::none;
   int64_t gate_inputs = 0;  // 0: all; stays 0 when resolved
   Act act = Act::swiglu;
+  MlaConfig mla = {};
   MoeConfig moe = {};
   bool tied = true;
   float logit_scale = 1;
@@ -181,6 +183,7 @@ struct ModelConfig {
       "attention of the layers, repeated: S (sliding window) or L (full, or --long-window)");
     v("score_scale", score_scale, "factor on the attention scores q . k; 0: 1 / sqrt(head_dim)");
     v("attention_softcap", attention_softcap, "soft cap of the attention scores; 0: none");
+    mla.visit(v);
     v("output_gate", output_gate,
       "sigmoid gate on the attention output: none, elementwise or per_head");
     v("gate_inputs", gate_inputs,

@@ -35,8 +35,12 @@ struct DecoderMode {
   CacheFormat cache = CacheFormat::plain;
   int64_t positions = 0;  // with a cache: positions are below this; 0: the model's context
   bool apart = false;     // with a cache: row n belongs to sequence n
-  Var wanted = {};        // (1, n) i32: rows whose final states are computed; absent: all
-  bool adapters = true;   // of config.lora; off: the base model, as a reference
+  // Latent attention with a cache: attend over latents; or, with the bits of training, over the
+  // keys and values of the first sequences and blocks of each (0: all that the tables have).
+  bool absorb = false;
+  int64_t latent_sequences = 0, latent_blocks = 0;
+  Var wanted = {};       // (1, n) i32: rows whose final states are computed; absent: all
+  bool adapters = true;  // of config.lora; off: the base model, as a reference
   // Weights of the losses of routers, which router_losses() records; means over the layers.
   float balance_loss = 0, router_z_loss = 0;
   std::vector<Routing>* routings = nullptr;  // receives the routing of each layer with experts

@@ -77,6 +77,7 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
     l.mixer = Mixer::attention;
     l.heads = c.heads, l.kv_heads = c.kv_heads, l.qk_dim = c.head_dim;
     l.v_dim = c.v_head_dim ? c.v_head_dim : c.head_dim;
+    l.kv_latent = c.mla.kv_latent, l.q_latent = c.mla.q_latent, l.rope_dim = c.mla.rope_dim;
     l.window = letter_of(c.window_pattern, i) == 'S' ? c.window : c.long_window;
     const char rope = c.rope_pattern.empty() ? 'R' : letter_of(c.rope_pattern, i);
     l.rope = c.position == Position::rope && c.rotary > 0 && rope != 'N';
@@ -88,8 +89,20 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   return all;
 }
 
+int64_t LayerSpec::attention_params(int64_t dim) const {
+  if (!kv_latent) return dim * (qkv_size() + y_size());
+  const int64_t q = q_latent ? q_latent * (dim + q_size()) : dim * q_size();
+  return q + dim * (kv_latent + rope_dim) + kv_latent * latent().kv_size() + dim * y_size();
+}
+
 CacheLayout LayerSpec::cache(CacheFormat format, DType plain) const {
   if (!attends()) return {};
+  if (kv_latent)  // one panel, whose rows are a latent and the rotated key
+    return {.heads = 1,
+            .k_width = kv_latent + rope_dim,
+            .v_width = 0,
+            .format = format,
+            .dtype = cache_dtype(format, plain)};
   return {.heads = kv_heads,
           .k_width = qk_dim,
           .v_width = v_dim,

@@ -19,6 +19,9 @@ struct LayerSpec {
   // Attention; all 0 without it.
   int64_t heads = 0, kv_heads = 0;
   int64_t qk_dim = 0, v_dim = 0;  // width of a head of q and k, and of v
+  int64_t kv_latent = 0;          // keys and values are computed from a latent; 0: directly
+  int64_t q_latent = 0;           // so are queries; 0: directly
+  int64_t rope_dim = 0;           // with a latent: the rotated dims at the end of a q or k head
   int64_t window = 0;             // tokens a query attends to, including its own; 0: all previous
   bool rope = false;
   bool rope_local = false;  // with the base of local layers, not scaled
@@ -41,6 +44,12 @@ struct LayerSpec {
   int64_t v_size() const { return kv_heads * v_dim; }
   int64_t qkv_size() const { return q_size() + k_size() + v_size(); }
   int64_t y_size() const { return heads * v_dim; }
+  // With a latent: the heads, and the columns of the matrix that computes keys and values.
+  LatentSpec latent() const {
+    return {.heads = heads, .nope = qk_dim - rope_dim, .rope = rope_dim, .v = v_dim};
+  }
+  // Elements of the matrices of attention, without its gate.
+  int64_t attention_params(int64_t dim) const;
   int64_t up_size() const { return is_glu(act) ? 2 * hidden : hidden; }  // packed gate | up
   // Columns of the first matrix and rows of the last one that a token passes through in the MLP.
   int64_t mlp_size() const {
@@ -78,6 +87,15 @@ void check_layers_run(const ModelConfig&, const Backend&, DType);
 // The part of ModelConfig::resolve() for layers: fills and checks what differs between them. The
 // sizes that they share must be resolved already.
 void resolve_layers(ModelConfig&);
+// The same for latent attention, before anything that needs the width of heads.
+void resolve_latents(ModelConfig&);
+constexpr int64_t most_latent = int64_t(1) << 20;  // the largest width that a config may name
+// Dims of a head that rope rotates; `head_dim` must be resolved.
+int64_t rotated_dims(const ModelConfig&);
+// YaRN's factor on rotated dims; 1 without YaRN.
+double rope_magnitude(const ModelConfig&);
+// The factor on the scores of heads of this width.
+float attention_score_scale(const ModelConfig&, int64_t qk_dim);
 // The same for experts; the layers must be resolved already.
 void resolve_experts(ModelConfig&);
 // Whether a layer has experts.

@@ -73,6 +73,17 @@ ModelConfig moe_64() {
   return c;
 }
 
+// Latent attention: the cache holds a latent and one rotated key of each token.
+ModelConfig mla(Size s, int64_t latent, int64_t nope, int64_t v) {
+  ModelConfig c;
+  c.vocab = 32768, c.context = 2048;
+  c.layers = s.layers, c.heads = s.heads, c.dim = s.dim;
+  c.mla = {.kv_latent = latent, .nope_dim = nope, .rope_dim = 32};
+  c.v_head_dim = v;
+  c.rope_pairs = RopePairs::interleaved;
+  return c;
+}
+
 // The architecture of the fastest known recipes for small token budgets: rows of 65,536 tokens with
 // documents masked, windows that alternate between long and short, and no attention in one layer.
 // docs/train.md has the settings to train it with.
@@ -125,6 +136,8 @@ const std::map<std::string_view, ModelConfig>& presets() {
       {"modern-774m", modern({36, 20, 1280})},
       {"modern-1.5b", modern({48, 25, 1600})},
       {"llama3-16k", llama3_16k()},
+      {"mla-124m", mla({12, 12, 768}, 256, 32, 64)},
+      {"mla-355m", mla({24, 8, 1024}, 384, 96, 128)},
       {"moe-8x124m", moe_8x124m()},
       {"moe-64", moe_64()},
       {"speedrun-124m", speedrun()},

@@ -202,8 +202,9 @@ TEST(CudaInvariant, AttentionOverTheCacheHasTheBitsOfTraining) {
 
 // One of each kind of position, norm and mask, with heads that 16-bit attention takes.
 std::vector<ModelConfig> byte_configs() {
-  std::vector<ModelConfig> all = long_configs();
+  std::vector<ModelConfig> all = cached_configs();
   for (ModelConfig& c : all) {
+    if (c.mla) c.mla.nope_dim = c.mla.rope_dim = 16, c.mla.kv_latent = 40;
     c.vocab = 257, c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = 0.1f;
     if (c.v_head_dim) c.v_head_dim = 48;
   }

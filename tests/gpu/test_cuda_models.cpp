@@ -30,6 +30,8 @@ ModelCase larger(ModelCase m) {
   const int64_t times = 64 / c.resolve().head_dim + 1;
   if (c.v_head_dim) c.v_head_dim = c.v_head_dim > c.resolve().head_dim ? 96 : 40;
   c.head_dim = 64, c.init_std = shift;
+  if (c.mla) c.mla.nope_dim = 40, c.mla.rope_dim = 24, c.mla.kv_latent = 48;
+  if (c.mla.q_latent) c.mla.q_latent = 56;
   c.dim *= times, c.hidden *= times, c.moe.expert_hidden *= times;
   c.context = std::max<int64_t>(c.context, 67);
   return m;

@@ -88,6 +88,27 @@ inline std::vector<ModelConfig> long_configs() {
   return all;
 }
 
+// Latent attention: q from a latent and an output gate, with windows, and with YaRN.
+inline std::vector<ModelConfig> latent_configs() {
+  std::vector<ModelConfig> all(3, tiny_config());
+  for (ModelConfig& c : all) {
+    c.kv_heads = 0, c.mla = {.kv_latent = 10, .nope_dim = 6, .rope_dim = 4}, c.context = 256;
+    c.v_head_dim = 5, c.rope_pairs = RopePairs::interleaved;
+  }
+  all[0].mla.q_latent = 7, all[0].output_gate = OutputGate::per_head;
+  all[1].window = 70, all[1].v_head_dim = 0, all[1].qkv_bias = true;
+  all[2].rope_scaling = RopeScaling::yarn, all[2].rope_factor = 4, all[2].rope_context = 64;
+  all[2].rope_high = 32, all[2].mla.yarn_mscale = all[2].mla.yarn_mscale_all = 1;
+  all[2].moe.experts = 4;
+  return all;
+}
+// All of both kinds.
+inline std::vector<ModelConfig> cached_configs() {
+  std::vector<ModelConfig> all = long_configs();
+  for (const ModelConfig& c : latent_configs()) all.push_back(c);
+  return all;
+}
+
 struct TinyModel {
   TinyModel(Backend& b, const ModelConfig& c, uint64_t seed = 7, DType dtype = DType::f32,
             WeightFormat format = WeightFormat::plain)
@@ -170,7 +191,11 @@ struct TinyModel {
     return r;
   }
 
-  Engine engine(EngineSpec spec = {}) { return Engine(config, params, backend, spec); }
+  // Decodes with the bits of training, except where a test asks for another way.
+  Engine engine(EngineSpec spec = {}) {
+    spec.exact = true;
+    return Engine(config, params, backend, spec);
+  }
 
   Backend& backend;
   ModelConfig config;

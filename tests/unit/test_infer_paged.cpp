@@ -76,7 +76,7 @@ int64_t blocks_bytes(const TinyModel& m, int64_t blocks) {
 
 TEST(Paged, TokensAndLogprobsAreThoseOfTheTrainingForward) {
   const auto backend = make_cpu_backend(2);
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     TinyModel m(*backend, c);
     Engine e = m.engine({.step_tokens = 48});
     for (const Request& request : {greedy(tiny_prompt(100), 60), sampled(tiny_prompt(61), 99, 3)}) {
@@ -110,7 +110,7 @@ TEST(Paged, TokensAndLogprobsAreThoseOfTheTrainingForward) {
 
 TEST(Paged, SixtyFourTogetherAreAsEachAlone) {
   const auto backend = make_cpu_backend(1);
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     TinyModel m(*backend, c);
     const std::vector<Request> requests = mixed(64);
     const auto want = alone(m, requests);
@@ -124,7 +124,7 @@ TEST(Paged, SixtyFourTogetherAreAsEachAlone) {
 
 TEST(Paged, PreemptionChangesNothing) {
   const auto backend = make_cpu_backend(1);
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     TinyModel m(*backend, c);
     const std::vector<Request> requests = mixed(40);
     Engine e = m.engine({.max_batch = 16, .step_tokens = 50, .cache_bytes = blocks_bytes(m, 4)});
@@ -137,7 +137,7 @@ TEST(Paged, PreemptionChangesNothing) {
 
 TEST(Paged, SharedPrefixesAreComputedOnce) {
   const auto backend = make_cpu_backend(1);
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     TinyModel m(*backend, c);
     std::vector<Request> requests;
     for (int i = 0; i < 6; ++i) {
@@ -180,7 +180,7 @@ TEST(Paged, ForgetsWhatWasUsedLeastRecently) {
 
 TEST(Paged, SpeculationChangesNothing) {
   const auto backend = make_cpu_backend(1);
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     TinyModel m(*backend, c);
     std::vector<Request> requests = mixed(24);
     for (Request& r : requests)
@@ -202,7 +202,7 @@ TEST(Paged, SpeculationChangesNothing) {
 
 TEST(Paged, SamplesShareTheirPrompt) {
   const auto backend = make_cpu_backend(1);
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     TinyModel m(*backend, c);
     Request r = sampled(tiny_prompt(100), 50, 8);
     r.n = 8;
@@ -230,7 +230,7 @@ TEST(Paged, SamplesShareTheirPrompt) {
 
 TEST(Paged, BeamsShareBlocksAndSurvivePreemption) {
   const auto backend = make_cpu_backend(1);
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     TinyModel m(*backend, c);
     std::vector<Request> requests = mixed(9);
     for (int i = 0; i < 3; ++i) {

@@ -17,7 +17,7 @@ constexpr WeightFormat both[] = {WeightFormat::int8, WeightFormat::int4};
 
 TEST(infer_quantised, tokens_are_those_of_the_forward_pass_alone_and_in_a_batch) {
   for (const std::unique_ptr<Backend>& backend : exact_backends())
-    for (const ModelConfig& config : long_configs())
+    for (const ModelConfig& config : cached_configs())
       for (const WeightFormat format : both) {
         if (config.moe) continue;  // refused: see MoeConfig.OtherCommandsRefuseWhatExpertsLack
         TinyModel m(*backend, config, 7, DType::f32, format);

@@ -64,7 +64,7 @@ std::vector<std::vector<Tokens>> run_all(Engine& e, const std::vector<Wish>& all
 
 TEST(RunAhead, MakesTheSameTokens) {
   for (const int64_t blocks : {blocks_for(256), int64_t(64)})  // the fewer are fought for
-    for (const ModelConfig& c : long_configs()) {
+    for (const ModelConfig& c : cached_configs()) {
       if (c.logit_softcap > 0) continue;
       const std::vector<Wish> all = wishes(24, 7, 0);
       const auto cpu = make_cpu_backend(1);
@@ -87,7 +87,7 @@ TEST(RunAhead, MakesTheSameTokens) {
 
 // Whoever speculates plans every step with the tokens at hand: the draws must be the same.
 TEST(RunAhead, DrawsByTheBitsOfEachPlace) {
-  for (const ModelConfig& c : long_configs()) {
+  for (const ModelConfig& c : cached_configs()) {
     if (c.logit_softcap > 0) continue;
     std::vector<Wish> all = wishes(24, 9, 1.4f);
     for (Wish& w : all)  // of a single token the host draws several, otherwise than this device

@@ -106,6 +106,7 @@ TEST(LayerSpecs, CountTheCacheThatTheDecoderRecords) {
   for (const cases::ModelCase& m : cases::model_cases())
     for (const CacheFormat format : {CacheFormat::plain, CacheFormat::fp8}) {
       constexpr int64_t blocks = 3;
+      if (m.config.mla && format == CacheFormat::fp8) continue;  // refused
       Tape t(DType::bf16);
       t.trains = false;
       DecoderInputs in = declare_inputs(t, 1, 4, false);

@@ -20,7 +20,8 @@ TEST(Presets, HaveTheirParameterCounts) {
       {"gpt2-xl", 1557611200},   {"nocap-d12", 123532032},     {"nocap-d24", 353453056},
       {"nocap-d36", 772117760},  {"nocap-d48", 1554971200},    {"modern-124m", 99504384},
       {"llama3-16k", 32257920},  {"speedrun-124m", 275562279}, {"nocap-fast", 275562279},
-      {"moe-8x124m", 495939840}, {"moe-64", 963597312}};
+      {"moe-8x124m", 495939840}, {"moe-64", 963597312},        {"mla-124m", 102160128},
+      {"mla-355m", 318302208}};
   for (auto [name, n] : counts) EXPECT_EQ(count_params(preset(name)), n) << name;
   EXPECT_GE(count_params(preset("tiny")), 5'000'000);
   EXPECT_LE(count_params(preset("tiny")), 15'000'000);

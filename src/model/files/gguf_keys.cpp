@@ -282,6 +282,10 @@ HfType exportable(const ModelConfig& c) {
   HfType type = hf_type(c);
   if (type == HfType::mistral) type = HfType::llama;
   const std::string_view name = gguf_architecture(type);
+  if (c.mla)
+    fail("gguf",
+         "models with latent attention cannot be written as GGUF yet, got a kv_latent of {}",
+         c.mla.kv_latent);
   if (c.v_head_dim > 0)
     fail("gguf", "expected heads of values as wide as those of keys, got a v_head_dim of {}",
          c.v_head_dim);

@@ -53,6 +53,7 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
 // The cache holds every sequence of a batch at its longest, if the memory allows it.
 EngineSpec GrpoStepper::engine_spec() const {
   EngineSpec s;
+  s.exact = true;  // what is sampled is what is trained
   s.context = std::min(model_.context, spec_.longest_prompt + config_.max_completion);
   s.max_batch = config_.rollout_batch ? config_.rollout_batch
                                       : std::min<int64_t>(config_.prompts * config_.group, 512);
