@@ -10,6 +10,7 @@ struct Choice {
   const char* name;
   Arguments flags;
   const char* refusal;  // of GGUF
+  const char* type = "hearth";
 };
 
 const Choice choices[] = {
@@ -24,6 +25,16 @@ const Choice choices[] = {
            "--first-dense-layers 1 --router sigmoid --router-bias --router-scale 2 "
            "--balance-loss 0.01 --router-z-loss 0.001 --balance-rate 0.01"),
      "llama.cpp has no architecture that computes this model (hearth)"},
+    {"latent",
+     words("--kv-heads 0 --kv-latent 12 --q-latent 10 --nope-dim 6 --rope-dim 4 --v-head-dim 5 "
+           "--rope-pairs interleaved --recompute light"),
+     "models with latent attention cannot be written as GGUF yet, got a kv_latent of 12",
+     "deepseek_v3"},
+    {"latent-experts",
+     words("--layers 3 --kv-heads 0 --kv-latent 12 --nope-dim 6 --rope-dim 4 --experts 6 --top-k 2 "
+           "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "
+           "--router-bias --window 6 --recompute block"),
+     "models with latent attention cannot be written as GGUF yet, got a kv_latent of 12"},
     {"switch-experts", words("--experts 4 --top-k 1 --router switch --act relu2 --recompute block"),
      "llama.cpp has no architecture that computes this model (hearth)"},
     {"recipe",
@@ -102,7 +113,8 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   const fs::path folder = runs.folder / "folder";
   const Ran own = run(runs.folder, {"convert", "--from", base.string(), "--to", folder.string()});
   ASSERT_EQ(own.status, 0) << own.err;
-  EXPECT_NE(read_file(folder / "config.json").find("\"model_type\": \"hearth\""),
+  EXPECT_NE(read_file(folder / "config.json")
+                .find(fmt::format("\"model_type\": \"{}\"", GetParam().type)),
             std::string::npos);
   EXPECT_EQ(generated(folder), generated(base));
 

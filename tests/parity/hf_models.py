@@ -84,6 +84,10 @@ def layers(pattern):
     return ["sliding_attention" if c == "S" else "full_attention" for c in pattern]
 
 
+DEEPSEEK = dict(num_key_value_heads=4, kv_lora_rank=24, q_lora_rank=20, qk_nope_head_dim=12,
+                qk_rope_head_dim=8, v_head_dim=10, n_routed_experts=12, num_experts_per_tok=3,
+                moe_intermediate_size=28, n_shared_experts=1, n_group=4, topk_group=2,
+                first_k_dense_replace=1, routed_scaling_factor=2.5)
 PARTIAL = dict(partial_rotary_factor=0.5)
 CAPPED = dict(sliding_window=9, query_pre_attn_scalar=16)
 
@@ -146,6 +150,15 @@ MODELS = [
         "not-normed": dict(norm_topk_prob=False, num_experts=16, num_experts_per_tok=5),
         "dense-layers": dict(mlp_only_layers=[0, 3], num_hidden_layers=4),
         "every-second": dict(decoder_sparse_step=2, num_hidden_layers=5, attention_bias=True)}),
+    *relatives("deepseek_v3", extra=DEEPSEEK, **{
+        "one-kv": dict(num_attention_heads=1, num_key_value_heads=1),
+        "odd": dict(vocab_size=1003, hidden_size=90, num_attention_heads=5,
+                                  num_key_value_heads=5, intermediate_size=77, kv_lora_rank=13,
+                                  qk_nope_head_dim=9, qk_rope_head_dim=6, v_head_dim=7),
+        "no-q-latent": dict(q_lora_rank=None, n_group=1, topk_group=1, norm_topk_prob=False),
+        "yarn-dense-layers": dict(rope=dict(YARN, mscale=1.0, mscale_all_dim=1.0), theta=1e6,
+                                  first_k_dense_replace=2, num_hidden_layers=5),
+        "biases-halves": dict(attention_bias=True, rope_interleave=False, n_shared_experts=3)}),
     neox("plain"),
     neox("rotary-1", rotary=1.0),
     neox("rotary-half", rotary=0.5, theta=1e5),
@@ -208,6 +221,8 @@ TRAINED = [
                  "4"]),
     ("qwen3_moe", ["--preset", "modern-124m", *SMALL, "--experts", "6", "--top-k", "3",
                    "--expert-hidden", "24", "--first-dense-layers", "1"]),
+    ("deepseek_v3", ["--preset", "mla-124m", *SMALL, "--v-head-dim", "12", "--kv-latent", "24",
+                     "--nope-dim", "8", "--rope-dim", "8", "--q-latent", "20", "--no-tied"]),
     ("qwen3 interleaved", ["--preset", "modern-124m", *SMALL, "--kv-heads", "1", "--head-dim",
                            "80", "--rope-pairs", "interleaved"]),
 ]

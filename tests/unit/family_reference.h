@@ -76,6 +76,7 @@ class FamilyReference {
   int64_t kv_heads() const { return j.value("num_key_value_heads", heads()); }
   int64_t head_dim() const { return j.value("head_dim", dim() / heads()); }
   bool gemma() const { return type_.starts_with("gemma"); }
+  bool latent() const { return type_ == "deepseek_v3"; }
   bool neox() const { return type_ == "gpt_neox"; }
   bool sandwich() const { return type_ == "gemma2" || type_ == "gemma3_text"; }
   bool has_biases() const { return j.value("attention_bias", neox()); }
@@ -124,9 +125,11 @@ class FamilyReference {
     for (int64_t i = 0; i < out; ++i) y[size_t(i)] += b.values[size_t(i)];
     return y;
   }
-  Vec norm(Vec x, const std::string& name) {
+  Vec norm(const Vec& x, const std::string& name) {
+    return norm(x, name, j[neox() ? "layer_norm_eps" : "rms_norm_eps"]);
+  }
+  Vec norm(Vec x, const std::string& name, double eps) {
     const int64_t n = int64_t(x.size());
-    const double eps = j[neox() ? "layer_norm_eps" : "rms_norm_eps"];
     double mean = 0, square = 0;
     for (const double a : x) mean += a / double(n);
     if (!neox()) mean = 0;
@@ -139,6 +142,15 @@ class FamilyReference {
       if (neox()) a += double(tensor(name + ".bias", {n}).values[size_t(i)]);
     }
     return x;
+  }
+  // Turns n dims: 2 i with 2 i + 1.
+  static void turn_neighbours(double* x, int64_t n, int64_t position, double base) {
+    for (int64_t i = 0; i < n; i += 2) {
+      const double angle = double(position) * std::pow(base, -double(i) / double(n));
+      const double a = x[i], b = x[i + 1];
+      x[i] = a * std::cos(angle) - b * std::sin(angle);
+      x[i + 1] = b * std::cos(angle) + a * std::sin(angle);
+    }
   }
   // Turns the first dims of a head: i with i + n / 2.
   void turn(double* head, int64_t position, double base) {
@@ -187,6 +199,31 @@ class FamilyReference {
     }
     return r;
   }
+  // deepseek_v3: q, turned already, and k and v from the latent; all heads share a part of k.
+  Heads project_latent(const Vec& x, const std::string& at, int64_t position) {
+    const int64_t H = heads(), L = j["kv_lora_rank"], N = j["qk_nope_head_dim"];
+    const int64_t R = j["qk_rope_head_dim"], V = j["v_head_dim"];
+    Heads r;
+    if (j["q_lora_rank"].is_null()) {
+      r.q = linear(at + "q_proj", H * (N + R), x, false);
+    } else {
+      const Vec latent = linear(at + "q_a_proj", j["q_lora_rank"], x, has_biases());
+      r.q = linear(at + "q_b_proj", H * (N + R), norm(latent, at + "q_a_layernorm", 1e-6), false);
+    }
+    const Vec both = linear(at + "kv_a_proj_with_mqa", L + R, x, has_biases());
+    Vec key(both.begin() + L, both.end());
+    const Vec latent = norm(Vec(both.begin(), both.begin() + L), at + "kv_a_layernorm", 1e-6);
+    const Vec kv = linear(at + "kv_b_proj", H * (N + V), latent, false);
+    turn_neighbours(key.data(), R, position, theta(0));
+    for (int64_t h = 0; h < H; ++h) {
+      turn_neighbours(&r.q[size_t(h * (N + R) + N)], R, position, theta(0));
+      const auto own = kv.begin() + h * (N + V);
+      r.k.insert(r.k.end(), own, own + N);
+      r.k.insert(r.k.end(), key.begin(), key.end());
+      r.v.insert(r.v.end(), own + N, own + N + V);
+    }
+    return r;
+  }
   Vec norm_heads(const Vec& x, const std::string& name) {
     Vec y;
     for (auto it = x.begin(); it != x.end(); it += head_dim()) {
@@ -197,9 +234,16 @@ class FamilyReference {
   }
 
   std::vector<Vec> attention(const std::vector<Vec>& x, const std::string& at, int64_t layer) {
-    const int64_t D = head_dim(), H = heads(), G = kv_heads(), T = int64_t(x.size());
+    const int64_t H = heads(), G = kv_heads(), T = int64_t(x.size());
+    const int64_t D =
+        latent() ? int64_t(j["qk_nope_head_dim"]) + int64_t(j["qk_rope_head_dim"]) : head_dim();
+    const int64_t V = latent() ? int64_t(j["v_head_dim"]) : D;
     std::vector<Heads> all;
     for (int64_t t = 0; t < T; ++t) {
+      if (latent()) {
+        all.push_back(project_latent(x[size_t(t)], at, t));
+        continue;
+      }
       all.push_back(project(x[size_t(t)], at));
       if (!turns(layer)) continue;
       for (int64_t h = 0; h < H; ++h) turn(&all.back().q[size_t(h * D)], t, theta(layer));
@@ -210,7 +254,7 @@ class FamilyReference {
     const nlohmann::json cap = j.value("attn_logit_softcapping", nlohmann::json());
     std::vector<Vec> out;
     for (int64_t t = 0; t < T; ++t) {
-      Vec y(size_t(H * D), 0);
+      Vec y(size_t(H * V), 0);
       for (int64_t h = 0; h < H; ++h) {
         const int64_t g = h / (H / G);
         Vec weights;
@@ -226,9 +270,9 @@ class FamilyReference {
           sum += weights.back();
         }
         for (int64_t s = first; s <= t; ++s)
-          for (int64_t d = 0; d < D; ++d)
-            y[size_t(h * D + d)] +=
-                weights[size_t(s - first)] / sum * all[size_t(s)].v[size_t(g * D + d)];
+          for (int64_t d = 0; d < V; ++d)
+            y[size_t(h * V + d)] +=
+                weights[size_t(s - first)] / sum * all[size_t(s)].v[size_t(g * V + d)];
       }
       const bool bias = has_biases();
       out.push_back(linear(at + (neox() ? "dense" : "o_proj"), dim(), y, bias));
@@ -236,8 +280,8 @@ class FamilyReference {
     return out;
   }
 
-  Vec mlp(const Vec& x, const std::string& at) {
-    const int64_t hidden = j["intermediate_size"];
+  Vec mlp(const Vec& x, const std::string& at) { return mlp(x, at, j["intermediate_size"]); }
+  Vec mlp(const Vec& x, const std::string& at, int64_t hidden) {
     const std::string name =
         j.contains("hidden_activation") ? j["hidden_activation"] : j["hidden_act"];
     if (neox()) {
@@ -259,14 +303,50 @@ class FamilyReference {
 
   bool has_experts(int64_t layer) const {
     if (type_ == "mixtral") return true;
+    if (latent()) return layer >= int64_t(j["first_k_dense_replace"]);
     if (type_ != "qwen3_moe") return false;
     for (const nlohmann::json& dense : j["mlp_only_layers"])
       if (dense == layer) return false;
     return true;
   }
+  // deepseek_v3: sigmoid scores; experts are chosen by score plus bias in the groups whose two best
+  // add up to most, and weighed by their scores alone.
+  Vec grouped_experts(const Vec& x, const std::string& at) {
+    const int64_t E = j["n_routed_experts"], G = j["n_group"], hidden = j["moe_intermediate_size"];
+    const Made bias = tensor(at + "gate.e_score_correction_bias", {E});
+    Vec score = matmul(at + "gate.weight", E, x), choice, groups;
+    for (double& a : score) a = 1 / (1 + std::exp(-a));
+    for (int64_t e = 0; e < E; ++e) choice.push_back(score[size_t(e)] + bias.values[size_t(e)]);
+    for (int64_t g = 0; g < G; ++g) {
+      Vec own(choice.begin() + g * (E / G), choice.begin() + (g + 1) * (E / G));
+      std::ranges::sort(own, std::greater{});
+      groups.push_back(own[0] + own[1]);
+    }
+    Vec sorted = groups, open;
+    std::ranges::sort(sorted, std::greater{});
+    for (int64_t e = 0; e < E; ++e)
+      if (groups[size_t(e / (E / G))] < sorted[size_t(j["topk_group"]) - 1])
+        choice[size_t(e)] = -1e9;
+    open = choice;
+    std::ranges::sort(open, std::greater{});
+    const double least = open[size_t(j["num_experts_per_tok"]) - 1];
+    double sum = 1e-20;
+    for (int64_t e = 0; e < E; ++e)
+      if (choice[size_t(e)] >= least) sum += score[size_t(e)];
+    if (!j["norm_topk_prob"]) sum = 1;
+    Vec y = mlp(x, at + "shared_experts.", hidden * int64_t(j["n_shared_experts"]));
+    for (int64_t e = 0; e < E; ++e) {
+      const Vec out = mlp(x, at + "experts." + std::to_string(e) + ".", hidden);
+      const double weight = choice[size_t(e)] < least ? 0 : score[size_t(e)] / sum;
+      for (size_t i = 0; i < out.size(); ++i)
+        y[i] += weight * double(j["routed_scaling_factor"]) * out[i];
+    }
+    return y;
+  }
   // Softmax over all experts; the best ones by their weights, which are divided by their sum if the
   // model says so.
   Vec experts(const Vec& x, const std::string& block) {
+    if (latent()) return grouped_experts(x, block + "mlp.");
     const bool mixtral = type_ == "mixtral";
     const std::string at = block + (mixtral ? "block_sparse_moe." : "mlp.");
     const int64_t E = j[mixtral ? "num_local_experts" : "num_experts"];

@@ -64,6 +64,32 @@ const json qwen3_moe_keys = {{"num_experts", 6},           {"num_experts_per_tok
                              {"decoder_sparse_step", 1},   {"mlp_only_layers", json::array()},
                              {"use_sliding_window", false}};
 
+// All heads have keys; experts after the first layer.
+json deepseek_keys() {
+  json j = llama_keys("deepseek_v3");
+  j.erase("head_dim");
+  j.update({{"num_key_value_heads", 6},
+            {"kv_lora_rank", 11},
+            {"q_lora_rank", 9},
+            {"qk_nope_head_dim", 7},
+            {"qk_rope_head_dim", 4},
+            {"v_head_dim", 5},
+            {"rope_interleave", true},
+            {"first_k_dense_replace", 1},
+            {"n_routed_experts", 12},
+            {"num_experts_per_tok", 3},
+            {"moe_intermediate_size", 8},
+            {"n_shared_experts", 2},
+            {"norm_topk_prob", true},
+            {"routed_scaling_factor", 2.5},
+            {"n_group", 4},
+            {"topk_group", 2},
+            {"moe_layer_freq", 1},
+            {"scoring_func", "sigmoid"},
+            {"topk_method", "noaux_tc"}});
+  return j;
+}
+
 std::vector<Family> families() {
   return {
       family("llama", llama_keys("llama"), {}),
@@ -114,6 +140,25 @@ std::vector<Family> families() {
       family("mixtral_window", llama_keys("mixtral"),
              {{"num_local_experts", 3}, {"num_experts_per_tok", 1}, {"sliding_window", 6}}),
       family("qwen3_moe", llama_keys("qwen3_moe"), qwen3_moe_keys),
+      family("deepseek_v3", deepseek_keys(), {}),
+      family("deepseek_v3_biases", deepseek_keys(),
+             {{"q_lora_rank", nullptr},
+              {"attention_bias", true},
+              {"first_k_dense_replace", 0},
+              {"norm_topk_prob", false},
+              {"n_group", 1},
+              {"topk_group", 1}}),
+      family("deepseek_v3_dense",
+             [] {
+               json j = deepseek_keys();
+               for (const char* key :
+                    {"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size",
+                     "n_shared_experts", "norm_topk_prob", "routed_scaling_factor", "n_group",
+                     "topk_group", "moe_layer_freq", "scoring_func", "topk_method"})
+                 j.erase(key);
+               return j;
+             }(),
+             {{"first_k_dense_replace", 3}, {"tie_word_embeddings", true}}),
       family("qwen3_moe_some", llama_keys("qwen3_moe"),
              [] {
                json j = qwen3_moe_keys;
@@ -191,6 +236,7 @@ TEST_P(Families, AreWrittenBackByteForByte) {
 
 // The same model with its rotary pairs interleaved is written as the file has them.
 TEST_P(Families, AreWrittenFromInterleavedPairs) {
+  if (GetParam().config["model_type"] == "deepseek_v3") return;  // whose config names the pairs
   const ModelSource source = ModelSource::open(dir_ / "hub");
   ModelConfig c = source.config();
   const auto backend = make_cpu_backend(1);
@@ -349,6 +395,21 @@ constexpr const char* qwen25_05b = R"({
   "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
   "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
   "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+constexpr const char* deepseek_v3 = R"({
+  "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3,
+  "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+  "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+  "model_type": "deepseek_v3", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+  "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+  "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+  "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
+  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+  "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+  "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+  "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc",
+  "torch_dtype": "bfloat16", "use_cache": true, "v_head_dim": 128, "vocab_size": 129280})";
 constexpr const char* pythia_160m = R"({
   "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0,
   "hidden_act": "gelu", "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
@@ -505,6 +566,44 @@ TEST(FamilyConfig, TheActivationOfAnOldGemmaIsTheTanhForm) {
   EXPECT_EQ(read(j).act, Act::geglu);
 }
 
+TEST(FamilyConfig, ReadsDeepseek) {
+  const ModelConfig c = read(json::parse(deepseek_v3));
+  EXPECT_EQ(c.mla, (MlaConfig{512, 1536, 128, 64, 1, 1}));
+  EXPECT_EQ(c.head_dim, 192);
+  EXPECT_EQ(c.v_head_dim, 128);
+  EXPECT_EQ(c.rope_pairs, RopePairs::interleaved);
+  EXPECT_EQ(rope_magnitude(c), 1);
+  EXPECT_NEAR(attention_score_scale(c, 192), 0.1352337, 1e-6);
+  EXPECT_EQ(c.moe.first_dense_layers, 3);
+  EXPECT_EQ(c.moe.experts, 256);
+  EXPECT_EQ(c.moe.router_scale, 2.5f);
+  EXPECT_TRUE(c.moe.router_bias);
+  EXPECT_EQ(model_type_of(c), "deepseek_v3");
+  EXPECT_TRUE(read(json::parse(hf_config_json(c, DType::bf16, 0, 1))) == c);
+  EXPECT_EQ(count_active_params(c), 37552297472);  // of 671B, without embeddings of the modules
+}
+
+// The layers of num_nextn_predict_layers follow the others and do not change the logits.
+TEST(FamilyFolder, LeavesOutDeepseeksFurtherLayers) {
+  json config = deepseek_keys();
+  config["num_nextn_predict_layers"] = 1;
+  FamilyReference reference(config);
+  const auto want = reference.logits({1, 2, 3});
+  std::vector<TensorToWrite> tensors = reference.tensors();
+  const std::vector<float> zeros(30, 0);
+  tensors.push_back({"model.layers.3.enorm.weight", DType::f32, {30}, [&](const ByteSink& sink) {
+                       sink(std::as_bytes(std::span(zeros)));
+                     }});
+  const TempDir dir;
+  write_file_atomic(dir / "config.json", config.dump());
+  write_safetensors_model(dir.path(), tensors);
+  EXPECT_EQ(ModelSource::open(dir.path()).config().layers, 3);
+  tensors.back().name = "model.layers.2.enorm.weight";
+  write_safetensors_model(dir.path(), tensors);
+  expect_error(error_of([&] { ModelSource::open(dir.path()); }),
+               "expected only the tensors of its config, but found");
+}
+
 TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {
   const auto refused = [](json j, const char* key, const json& value, std::string_view part) {
     j[key] = value;
@@ -539,6 +638,15 @@ TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(moe, "mlp_only_layers", "none", "expected mlp_only_layers to be a list");
   refused(moe, "mlp_only_layers", {0, 1, 2}, "expected experts in one of the 3 layers");
   refused(moe, "decoder_sparse_step", 0, "expected decoder_sparse_step of 1 or more, got 0");
+  const json deep = deepseek_keys();
+  refused(deep, "num_key_value_heads", 2, "expected num_key_value_heads to be 6");
+  refused(deep, "scoring_func", "softmax", "expected scoring_func to be \"sigmoid\"");
+  refused(deep, "topk_method", "greedy", "expected topk_method to be \"noaux_tc\"");
+  refused(deep, "moe_layer_freq", 2, "expected moe_layer_freq to be 1");
+  refused(deep, "kv_lora_rank", 0, "expected kv_lora_rank between 1 and 1048576, got 0");
+  refused(deep, "qk_rope_head_dim", 5, "expected an even rope_dim, got 5");
+  refused(deep, "n_group", 5, "expected expert_groups that divide 12 experts, got 5");
+  refused(deep, "first_k_dense_replace", -1, "expected first_k_dense_replace of 0 or more");
   refused(json::parse(qwen25_05b), "is_causal", false, "expected is_causal to be true");
   refused(json::parse(qwen25_05b), "quantization_config", {{"bits", 4}}, "quantization_config");
 }

@@ -71,6 +71,7 @@ void refuse_surplus(const ModelFile& f, const ModelConfig& c,
   for (const FileTensor& t : wanted) known.insert(t.name);
   const auto check = [&](const std::string& name) {
     if (known.contains(name) || is_buffer(f.layout.type, name)) return;
+    if (f.layout.type == HfType::deepseek_v3 && is_past_layers(name, c.layers)) return;
     if (c.tied && name == head_name(f.layout.type) && f.layout.type != HfType::hearth) {
       const auto head = f.tensors.find(name);
       const StoredTensor& embed = f.tensors.at(wanted.front().name);

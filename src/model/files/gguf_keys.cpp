@@ -153,6 +153,7 @@ std::string_view gguf_architecture(HfType type) {
     case HfType::gpt_neox:  // has another GELU there
     case HfType::mixtral:   // experts
     case HfType::qwen3_moe:
+    case HfType::deepseek_v3:
     case HfType::hearth:
       return {};
     case HfType::gemma3_text:

@@ -79,6 +79,8 @@ ordered_json write_keys(const ModelConfig& c, HfType type) {
     case HfType::mixtral:
     case HfType::qwen3_moe:
       return write_moe(c, type);
+    case HfType::deepseek_v3:
+      return write_deepseek(c);
     case HfType::hearth:
       break;
   }
@@ -113,6 +115,8 @@ ModelConfig read_keys(const json& j, HfType type, const std::string& where,
     case HfType::mixtral:
     case HfType::qwen3_moe:
       return read_moe(k, type);
+    case HfType::deepseek_v3:
+      return read_deepseek(k);
     case HfType::hearth:
       break;
   }
@@ -186,7 +190,8 @@ bool has_bias_key(HfType type) {
 bool may_be(const ModelConfig& c, HfType type) {
   const bool bare = c.norm_place == NormPlace::pre && c.qk_norm == QkNorm::none &&
                     c.norm == Norm::rms && c.embed_scale == 1 && !c.parallel_residual;
-  if (bool(c.moe) != (type == HfType::mixtral || type == HfType::qwen3_moe)) return false;
+  if (type == HfType::deepseek_v3) return bare && c.mla;
+  if (c.mla || bool(c.moe) != (type == HfType::mixtral || type == HfType::qwen3_moe)) return false;
   switch (type) {
     case HfType::gpt2:
       return c.position == Position::learned;
@@ -236,10 +241,10 @@ std::string hf_config_json(const ModelConfig& config, DType weights, int32_t bos
   const ModelConfig c = config.resolve();
   const HfType type = hf_type(c);
   static constexpr std::string_view architectures[] = {
-      "GPT2LMHeadModel",    "LlamaForCausalLM",    "Qwen2ForCausalLM",   "Qwen3ForCausalLM",
-      "MistralForCausalLM", "SmolLM3ForCausalLM",  "GPTNeoXForCausalLM", "Olmo2ForCausalLM",
-      "GemmaForCausalLM",   "Gemma2ForCausalLM",   "Gemma3ForCausalLM",  "Phi3ForCausalLM",
-      "MixtralForCausalLM", "Qwen3MoeForCausalLM", "HearthForCausalLM"};
+      "GPT2LMHeadModel",    "LlamaForCausalLM",    "Qwen2ForCausalLM",      "Qwen3ForCausalLM",
+      "MistralForCausalLM", "SmolLM3ForCausalLM",  "GPTNeoXForCausalLM",    "Olmo2ForCausalLM",
+      "GemmaForCausalLM",   "Gemma2ForCausalLM",   "Gemma3ForCausalLM",     "Phi3ForCausalLM",
+      "MixtralForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "HearthForCausalLM"};
   const std::string_view dtype = weights == DType::bf16  ? "bfloat16"
                                  : weights == DType::f16 ? "float16"
                                  : weights == DType::f64 ? "float64"

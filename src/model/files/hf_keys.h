@@ -109,6 +109,10 @@ nlohmann::ordered_json write_gemma(const ModelConfig&, HfType);
 ModelConfig read_moe(const Keys&, HfType);
 nlohmann::ordered_json write_moe(const ModelConfig&, HfType);
 
+// --- hf_deepseek_keys.cpp: deepseek_v3 ---
+ModelConfig read_deepseek(const Keys&);
+nlohmann::ordered_json write_deepseek(const ModelConfig&);
+
 // --- hf_gpt_keys.cpp: gpt2, gpt_neox ---
 ModelConfig read_gpt2(const Keys&);
 nlohmann::ordered_json write_gpt2(const ModelConfig&);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 
 #include "model/decoder.h"
@@ -138,6 +139,26 @@ struct Names {
     }
   }
 
+  // q, keys and values by latents. Rows are in the model's own pair order, which the config names.
+  void latents(const std::string& attn, const std::string& ours, bool biases, const LayerSpec& l) {
+    const auto bias = [&](const char* name, const char* param, int64_t n) {
+      if (biases) vector(attn + name, c.qkv_bias ? ours + param : "", n);
+    };
+    if (l.q_latent) {
+      matrix(attn + "q_a_proj.weight", ours + "q_a.weight", l.q_latent, c.dim);
+      bias("q_a_proj.bias", "q_a.bias", l.q_latent);
+      gain(attn + "q_a_layernorm.weight", ours + "q_a_norm.gain", l.q_latent);
+      matrix(attn + "q_b_proj.weight", ours + "q_b.weight", l.q_size(), l.q_latent);
+    } else {
+      matrix(attn + "q_proj.weight", ours + "q.weight", l.q_size(), c.dim);
+    }
+    const int64_t rows = l.kv_latent + l.rope_dim;
+    matrix(attn + "kv_a_proj_with_mqa.weight", ours + "kv_a.weight", rows, c.dim);
+    bias("kv_a_proj_with_mqa.bias", "kv_a.bias", rows);
+    gain(attn + "kv_a_layernorm.weight", ours + "kv_a_norm.gain", l.kv_latent);
+    matrix(attn + "kv_b_proj.weight", ours + "kv_b.weight", l.latent().kv_size(), l.kv_latent);
+  }
+
   // The router, and gate, up and down of every expert. Our parameters stack all experts.
   void experts(const std::string& file, const std::string& ours, const LayerSpec& l) {
     const bool mixtral = layout.type == HfType::mixtral;
@@ -150,9 +171,17 @@ struct Names {
       list.back().row = which == 1 ? (2 * expert + 1) * out : (which == 0 ? 2 : 1) * expert * out;
     };
     matrix(at + "gate.weight", ours + "mlp.router.weight", l.experts, c.dim);
+    if (c.moe.router_bias)
+      vector(at + "gate.e_score_correction_bias", ours + "mlp.router.bias", l.experts);
     for (int64_t e = 0; e < l.experts; ++e)
       for (const int which : {0, 1}) add(e, which, "mlp.experts.up.weight", l.hidden, c.dim);
     for (int64_t e = 0; e < l.experts; ++e) add(e, 2, "mlp.experts.down.weight", c.dim, l.hidden);
+    if (!l.shared_hidden) return;
+    LayerSpec shared = l;
+    shared.hidden = l.shared_hidden;
+    gate_up(at + "shared_experts.", ours + "mlp.shared.up.weight", "weight", shared);
+    matrix(at + "shared_experts.down_proj.weight", ours + "mlp.shared.down.weight", c.dim,
+           l.shared_hidden);
   }
 
   // The norms of one half of a block. Their names depend on where the norms are.
@@ -176,10 +205,12 @@ struct Names {
     if (fused) {
       matrix(attn + "qkv_proj.weight", ours + "attn.qkv.weight", l.qkv_size(), c.dim);
       list.back().order = packed_order(l);
+    } else if (l.kv_latent) {
+      latents(attn, ours + "attn.", qkv_bias, l);
     } else {
       qkv(attn, ours + "attn.qkv.weight", "weight", l);
     }
-    if (qkv_bias) qkv(attn, c.qkv_bias ? ours + "attn.qkv.bias" : "", "bias", l);
+    if (qkv_bias && !l.kv_latent) qkv(attn, c.qkv_bias ? ours + "attn.qkv.bias" : "", "bias", l);
     qk_norms(attn, ours + "attn.", l);
     matrix(attn + "o_proj.weight", ours + "attn.out.weight", c.dim, l.y_size());
     if (out_bias) vector(attn + "o_proj.bias", c.out_bias ? ours + "attn.out.bias" : "", c.dim);
@@ -286,6 +317,15 @@ bool is_buffer(HfType type, std::string_view name) {
     default:
       return ends("rotary_emb.inv_freq");
   }
+}
+
+bool is_past_layers(std::string_view name, int64_t layers) {
+  constexpr std::string_view prefix = "model.layers.";
+  if (!name.starts_with(prefix)) return false;
+  int64_t layer = -1;
+  const char* from = name.data() + prefix.size();
+  std::from_chars(from, name.data() + name.size(), layer);
+  return layer >= layers;
 }
 
 std::string_view name_prefix(HfType type) {

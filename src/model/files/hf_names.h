@@ -29,12 +29,13 @@ enum class HfType : uint8_t {
   phi3,
   mixtral,
   qwen3_moe,
+  deepseek_v3,
   hearth
 };
 inline std::span<const std::string_view> names_of(HfType) {
   static constexpr auto names = std::to_array<std::string_view>(
       {"gpt2", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gpt_neox", "olmo2", "gemma",
-       "gemma2", "gemma3_text", "phi3", "mixtral", "qwen3_moe", "hearth"});
+       "gemma2", "gemma3_text", "phi3", "mixtral", "qwen3_moe", "deepseek_v3", "hearth"});
   return names;
 }
 
@@ -71,6 +72,9 @@ std::vector<FileTensor> file_tensors(const ModelConfig& config, const FileLayout
 
 // Buffers in files of this layout that are not needed: causal masks, rope frequencies.
 bool is_buffer(HfType, std::string_view name);
+// Whether a tensor of a llama-like layout belongs to a layer after the last: deepseek_v3 has
+// num_nextn_predict_layers of them, which do not change the logits.
+bool is_past_layers(std::string_view name, int64_t layers);
 
 // The prefix of all names except the head's; files of the bare model omit it.
 std::string_view name_prefix(HfType);

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "model/files/hf_keys.h"
+#include "model/layer_spec.h"
 
 namespace hearth::inline model {
 
@@ -11,9 +12,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 namespace {
-
-// YaRN's default scale of q and k, which rope_table() applies.
-double yarn_magnitude(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
 // transformers rounds the number of rotated dims down.
 void set_rotary(ModelConfig& c, double factor, const std::string& where) {
@@ -63,7 +61,12 @@ void read_rope_scaling(ModelConfig& c, const json& j, const std::string& where) 
     c.rope_low = k.get<float>("beta_slow", 1);
     c.rope_high = k.get<float>("beta_fast", 32);
     k.only("truncate", true);
-    for (const char* key : {"mscale", "mscale_all_dim"}) k.only(key, 0.0);
+    if (c.mla) {
+      c.mla.yarn_mscale = k.get<float>("mscale", 0);
+      c.mla.yarn_mscale_all = k.get<float>("mscale_all_dim", 0);
+    } else {
+      for (const char* key : {"mscale", "mscale_all_dim"}) k.only(key, 0.0);
+    }
   } else {
     fail(where, "expected rope_type to be default, linear, llama3 or yarn, got {}",
          in_quotes(type));
@@ -77,7 +80,7 @@ void read_rope_scaling(ModelConfig& c, const json& j, const std::string& where) 
   if (c.rope_context < 1 || c.rope_high <= c.rope_low)
     fail(where, "expected a positive original context and increasing bounds, got {}, {} and {}",
          c.rope_context, c.rope_low, c.rope_high);
-  const double magnitude = yarn_magnitude(c.rope_factor);
+  const double magnitude = rope_magnitude(c);
   if (c.rope_scaling == RopeScaling::yarn &&
       std::abs(k.get<double>("attention_factor", magnitude) - magnitude) > 1e-6)
     fail(where, "expected attention_factor to be {}, got {}: not supported", magnitude,
@@ -91,16 +94,17 @@ void read_rope(ModelConfig& c, const Keys& k, const RopeDefaults& defaults) {
     if (!k.has(key)) continue;
     const std::string where = k.where + "." + key;
     ModelConfig fresh;
-    fresh.context = c.context;
+    fresh.context = c.context, fresh.mla.kv_latent = c.mla.kv_latent;
     read_rope_scaling(fresh, k.j.at(key), where);
     const bool again = key[5] == 'p' && k.has("rope_scaling");
     const auto scaling = [](const ModelConfig& x) {
-      return std::tuple(x.rope_scaling, x.rope_factor, x.rope_low, x.rope_high, x.rope_context);
+      return std::tuple(x.rope_scaling, x.rope_factor, x.rope_low, x.rope_high, x.rope_context,
+                        x.mla.yarn_mscale, x.mla.yarn_mscale_all);
     };
     if (again && scaling(fresh) != scaling(c))
       fail(where, "expected the same as rope_scaling, got {}", in_quotes(k.j.at(key).dump()));
-    std::tie(c.rope_scaling, c.rope_factor, c.rope_low, c.rope_high, c.rope_context) =
-        scaling(fresh);
+    std::tie(c.rope_scaling, c.rope_factor, c.rope_low, c.rope_high, c.rope_context,
+             c.mla.yarn_mscale, c.mla.yarn_mscale_all) = scaling(fresh);
     const Keys inner{k.j.at(key), where};
     const double here = inner.get<double>("rope_theta", theta.value_or(defaults.theta));
     if (theta && here != *theta)
@@ -126,12 +130,16 @@ ordered_json write_rope_scaling(const ModelConfig& c) {
               {"low_freq_factor", plain(c.rope_low)},
               {"high_freq_factor", plain(c.rope_high)},
               {"original_max_position_embeddings", original}};
-    case RopeScaling::yarn:
-      return {{"rope_type", "yarn"},
-              {"factor", plain(c.rope_factor)},
-              {"beta_slow", plain(c.rope_low)},
-              {"beta_fast", plain(c.rope_high)},
-              {"original_max_position_embeddings", original}};
+    case RopeScaling::yarn: {
+      ordered_json j{{"rope_type", "yarn"},
+                     {"factor", plain(c.rope_factor)},
+                     {"beta_slow", plain(c.rope_low)},
+                     {"beta_fast", plain(c.rope_high)},
+                     {"original_max_position_embeddings", original}};
+      if (c.mla.yarn_mscale > 0) j["mscale"] = plain(c.mla.yarn_mscale);
+      if (c.mla.yarn_mscale_all > 0) j["mscale_all_dim"] = plain(c.mla.yarn_mscale_all);
+      return j;
+    }
   }
   return ordered_json::object({{"rope_type", "default"}});
 }
