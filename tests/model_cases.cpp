@@ -275,6 +275,14 @@ std::vector<ModelCase> make_cases() {
                 latent(c), c.norm = Norm::layer;
                 c.lora = {.rank = 2, .alpha = 3, .targets = {"kv_b"}};
               }),
+      variant("mtp", [](C& c) { c.mtp = 1, c.qk_norm = QkNorm::before_rope; }),
+      with_documents(variant("mtp_three",
+                             [](C& c) {
+                               c.mtp = 3, c.tied = false, c.embed_scale = 2, c.mixer_pattern = "AN";
+                               c.dropout_residual = 0.2f, c.x0_skip = true, c.layers = 3;
+                             })),
+      variant("mtp_mla_moe", [](C& c) { latent(c), c.mtp = 2, c.moe.experts = c.moe.top_k = 2; }),
+      variant("lora_mtp", [](C& c) { c.mtp = 1, c.lora = {.rank = 2, .alpha = 3}; }),
       variant("moe", [](C& c) { c.moe.experts = 4; }),
       variant("moe_all", [](C& c) { c.moe.experts = c.moe.top_k = 3, c.moe.norm_topk = false; }),
       variant("moe_shared",
@@ -382,12 +390,18 @@ ModelRun::ModelRun(Backend& b, const ModelCase& m, const ModelRunSpec& s)
   Tape t(s.dtype, "model");
   const DecoderInputs in = declare_inputs(t, s.B, s.T, m.documents);
   const Var targets = t.input("targets", {s.B, s.T}, DType::i32);
-  const Var x = decoder(t, m.config, in, {.recompute = s.recompute, .dropout = s.dropout});
-  head_loss(t, x, head_weight(t, m.config), targets,
-            {.scale = m.config.logit_scale,
-             .softcap = m.config.logit_softcap,
-             .chunk_rows = 5,
-             .grad = true});
+  std::vector<Var> further;
+  const bool modules = m.config.mtp && !m.config.lora;
+  const Var x = decoder(
+      t, m.config, in,
+      {.recompute = s.recompute, .dropout = s.dropout, .further = modules ? &further : nullptr});
+  const HeadSpec head{.scale = m.config.logit_scale,
+                      .softcap = m.config.logit_softcap,
+                      .chunk_rows = 5,
+                      .grad = true};
+  head_loss(t, x, head_weight(t, m.config), targets, head);
+  record_mtp_losses(t, m.config, further, in.positions, targets, 0.3f, head);
+  terms_ = t.losses;
   differentiate(t);
   exec_ = std::make_unique<Exec>(std::move(t), memory_);
   feed(make_batch(m.config, s.B, s.T, m.documents));
@@ -411,7 +425,12 @@ void ModelRun::run() {
   backend_.synchronize();
 }
 
-double ModelRun::loss() { return read(backend_, memory_.state.find("model.losses"))[0]; }
+double ModelRun::loss() {
+  const Numbers values = read(backend_, memory_.state.find("model.losses"));
+  double sum = 0;
+  for (size_t i = 0; i < terms_.size(); ++i) sum += double(terms_[i].weight) * values[i];
+  return sum;
+}
 Numbers ModelRun::nll() { return read(backend_, memory_.state.find("model.nll")); }
 
 Named ModelRun::gradient(const std::string& param) {

@@ -51,7 +51,7 @@ class ModelRun {
   ModelRun(Backend&, const ModelCase&, const ModelRunSpec&);
   void feed(const Batch&);
   void run();
-  double loss();
+  double loss();  // the sum of the terms times their weights
   Numbers nll();  // per token
   Named gradient(const std::string& param);
   std::vector<Named> gradients();         // of the trained parameters, in the order of specs()
@@ -65,6 +65,7 @@ class ModelRun {
   ParamStore params_;
   Memory memory_;
   float loss_scale_;
+  std::vector<LossTerm> terms_;
   std::unique_ptr<Exec> exec_;
 };
 

@@ -141,6 +141,16 @@ struct PreviousTokensArgs {
   int64_t buckets = 0;    // rows of the table that bigram indexes
 };
 
+// y[b, i] = x[b, i + by], or no_token where that is not in the row or not `by` positions later in
+// the same sequence.
+struct FurtherTokensArgs {
+  Tensor y;          // (B, T) i32
+  Tensor x;          // (B, T) i32
+  Tensor positions;  // (B, T) i32
+  int64_t by = 1;
+};
+constexpr int32_t no_token = -100;  // also the target of tokens without a loss
+
 // dx = prior, or 0 if it is absent; then dx[ids[r]] += dy[r]. Ids must be distinct, except for
 // negative ones, whose rows of dy are ignored.
 struct ScatterRowsArgs {

@@ -16,6 +16,7 @@
   KERNEL(embed_bwd, EmbedBwdArgs)               \
   KERNEL(scatter_rows, ScatterRowsArgs)         \
   KERNEL(previous_tokens, PreviousTokensArgs)   \
+  KERNEL(further_tokens, FurtherTokensArgs)     \
   KERNEL(norm, NormArgs)                        \
   KERNEL(norm_bwd, NormBwdArgs)                 \
   KERNEL(qk_norm_rope, QkNormRopeArgs)          \

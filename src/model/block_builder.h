@@ -307,6 +307,10 @@ struct BlockBuilder {
 
   Var block(Var x, int64_t layer) {
     const auto scope = t.scope("blocks." + std::to_string(layer));
+    return block_here(x, layer);
+  }
+  // With its parameters in the current scope.
+  Var block_here(Var x, int64_t layer) {
     const LayerSpec& l = layers[size_t(layer)];
     x = joined_skips(x, l);
     Var sum = x;

@@ -89,6 +89,8 @@ ModelConfig ModelConfig::resolve() const {
   if ((c.smear || c.bigram_embeds) && (c.window == 1 || c.long_window == 1))
     fail(where, "smear and bigram_embeds need windows of at least 2 tokens, got 1");
   check_blocks(c);
+  if (c.mtp < 0 || c.mtp > most_mtp)
+    fail(where, "expected mtp between 0 and {}, got {}", most_mtp, c.mtp);
   resolve_layers(c);
   resolve_experts(c);
   for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
@@ -124,7 +126,14 @@ double train_flops_per_token(const ModelConfig& config, int64_t T) {
   double pairs = 0;                      // multiply-adds of scores and weighted values per token
   for (const LayerSpec& l : layer_specs(c))
     if (l.attends()) pairs += mean_keys(T, l.window) * double(l.heads * (l.qk_dim + l.v_dim));
-  return passes * double(matmul_params(c)) + 6.0 * pairs;
+  double params = double(matmul_params(c));
+  if (c.mtp && !c.lora) {  // their heads are products too
+    const LayerSpec l = mtp_layer(c);
+    const int64_t own = l.attention_params(c.dim) + c.dim * (l.mlp_size() + 2 * c.dim + c.vocab);
+    params += double(c.mtp * own);
+    pairs += double(c.mtp) * mean_keys(T, l.window) * double(l.heads * (l.qk_dim + l.v_dim));
+  }
+  return passes * params + 6.0 * pairs;
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

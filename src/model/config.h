@@ -99,6 +99,7 @@ struct ModelConfig {
   int64_t gate_inputs = 0;  // 0: all; stays 0 when resolved
   Act act = Act::swiglu;
   MlaConfig mla = {};
+  int64_t mtp = 0;
   MoeConfig moe = {};
   bool tied = true;
   float logit_scale = 1;
@@ -191,6 +192,9 @@ struct ModelConfig {
     v("act", act,
       "MLP activation: gelu_tanh, gelu_erf, relu2, swiglu, geglu (erf), geglu_tanh or reglu");
     moe.visit(v);
+    v("mtp", mtp,
+      "modules of multi-token prediction, each a block that predicts one token further ahead; 0: "
+      "none");
     v("tied", tied, "the output head shares the token embedding");
     v("logit_scale", logit_scale, "factor on the logits, before their soft cap");
     v("logit_softcap", logit_softcap, "soft cap c of the logits, c tanh(x / c); 0: none");

@@ -86,6 +86,31 @@ std::vector<Var> value_rows(Tape& t, const ModelConfig& c, std::span<const Layer
   return rows;
 }
 
+// Module k reads the states of the previous one (or of the model) and the embedding of the token k
+// + 1 further, which are zeros where the sequence ends.
+void record_mtp(BlockBuilder& b, Var x, Var table) {
+  Tape& t = b.t;
+  b.layers.push_back(mtp_layer(b.c));
+  const auto module = [&](int64_t k, Var h) {
+    const Var ids = further_tokens(t, b.inputs.tokens, b.inputs.positions, k + 1);
+    const Var e = b.normed("enorm", b.scaled(embed(t, ids, table))).y;
+    const Var both[] = {e, b.normed("hnorm", h).y};
+    Var joined = join_columns(t, both);
+    {
+      const auto scope = t.scope("proj");
+      joined = b.product(joined, b.weight(b.c.dim, 2 * b.c.dim), {});
+    }
+    const auto scope = t.scope("block");
+    return b.block_here(joined, b.c.layers);
+  };
+  for (int64_t k = 0; k < b.c.mtp; ++k) {
+    const auto scope = t.scope("mtp." + std::to_string(k));
+    x = b.mode.recompute == Recompute::block ? t.checkpoint([&] { return module(k, x); })
+                                             : module(k, x);
+    b.mode.further->push_back(b.normed("norm", x).y);
+  }
+}
+
 }  // namespace
 
 DecoderInputs declare_inputs(Tape& t, int64_t B, int64_t T, bool documents) {
@@ -132,6 +157,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   }
   if (mode.wanted) x = gather_rows(t, x, mode.wanted);
   if (c.final_norm && c.norm_place != NormPlace::post) x = b.normed("final_norm", x).y;
+  if (mode.further) record_mtp(b, x, table);
   return x;
 }
 
@@ -142,9 +168,25 @@ Var head_weight(Tape& t, const ModelConfig& config) {
   return t.param("head.weight", {c.vocab, c.dim}, init, Group::head, trains_base(c));
 }
 
+void record_mtp_losses(Tape& t, const ModelConfig& model, std::span<const Var> states,
+                       Var positions, Var targets, float weight, HeadSpec head) {
+  if (model.lora || states.empty()) return;
+  if (weight == 0)
+    fail_usage("--mtp-loss", "expected a weight above 0 for a model with mtp {}, got 0", model.mtp);
+  head.scale = model.logit_scale, head.softcap = model.logit_softcap;
+  for (size_t k = 0; k < states.size(); ++k) {
+    head.term = {.name = fmt::format("mtp_{}", k + 1),
+                 .weight = weight / float(states.size()),
+                 .validate = false};
+    head_loss(t, states[k], head_weight(t, model),
+              further_tokens(t, targets, positions, int64_t(k) + 1), head);
+  }
+}
+
 std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat format) {
   Tape t;
-  decoder(t, config, declare_inputs(t, 1, 1, false), {});
+  std::vector<Var> further;
+  decoder(t, config, declare_inputs(t, 1, 1, false), {.further = &further});
   const Var head = head_weight(t, config);
   if (format == WeightFormat::plain) return t.params;
   if (config.moe)

@@ -43,11 +43,19 @@ struct DecoderMode {
   bool adapters = true;  // of config.lora; off: the base model, as a reference
   // Weights of the losses of routers, which router_losses() records; means over the layers.
   float balance_loss = 0, router_z_loss = 0;
+  // Receives the states (B, T, C) of each module of multi-token prediction, after its norm; null:
+  // they are not computed. Those of module k at a token predict the token k + 2 further. Without a
+  // cache only.
+  std::vector<Var>* further = nullptr;
   std::vector<Routing>* routings = nullptr;  // receives the routing of each layer with experts
 };
 
 // Final hidden states (B, T, C), after the final norm.
 Var decoder(Tape&, const ModelConfig&, const DecoderInputs&, const DecoderMode&);
+// The loss terms mtp_1, mtp_2 and so on of those states, with this weight together. Frozen modules
+// have none. A weight of 0 is an error: weight decay alone would move the modules.
+void record_mtp_losses(Tape&, const ModelConfig&, std::span<const Var> states, Var positions,
+                       Var targets, float weight, HeadSpec);
 // The weights of the head (V, C).
 Var head_weight(Tape&, const ModelConfig&);
 

@@ -89,6 +89,16 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
   return all;
 }
 
+LayerSpec mtp_layer(const ModelConfig& c) {
+  LayerSpec last;
+  for (const LayerSpec& l : layer_specs(c))
+    if (l.attends()) last = l;
+  last.act = c.act, last.hidden = c.resolve().hidden;
+  last.experts = last.top_k = last.shared_hidden = 0;
+  last.x0 = last.value_residual = false, last.skip = last.value_embed = -1;
+  return last;
+}
+
 int64_t LayerSpec::attention_params(int64_t dim) const {
   if (!kv_latent) return dim * (qkv_size() + y_size());
   const int64_t q = q_latent ? q_latent * (dim + q_size()) : dim * q_size();

@@ -61,6 +61,10 @@ struct LayerSpec {
 };
 
 std::vector<LayerSpec> layer_specs(const ModelConfig&);
+// The block of a module of multi-token prediction: the last layer with attention, with a dense MLP
+// and without what layers add to each other.
+LayerSpec mtp_layer(const ModelConfig&);
+constexpr int64_t most_mtp = 3;  // modules, each with a loss term of its own
 
 // Whether the embedding of a token depends on the one before it. A cache then holds the tokens,
 // too.

@@ -73,6 +73,13 @@ ModelConfig moe_64() {
   return c;
 }
 
+// modern-124m with a module that predicts the token after the next.
+ModelConfig mtp_124m() {
+  ModelConfig c = modern({12, 12, 768});
+  c.mtp = 1;
+  return c;
+}
+
 // Latent attention: the cache holds a latent and one rotated key of each token.
 ModelConfig mla(Size s, int64_t latent, int64_t nope, int64_t v) {
   ModelConfig c;
@@ -138,6 +145,7 @@ const std::map<std::string_view, ModelConfig>& presets() {
       {"llama3-16k", llama3_16k()},
       {"mla-124m", mla({12, 12, 768}, 256, 32, 64)},
       {"mla-355m", mla({24, 8, 1024}, 384, 96, 128)},
+      {"mtp-124m", mtp_124m()},
       {"moe-8x124m", moe_8x124m()},
       {"moe-64", moe_64()},
       {"speedrun-124m", speedrun()},

@@ -62,6 +62,15 @@ PreviousTokens record_previous(Tape& t, std::vector<Var> in, Var cache, const Pr
 
 }  // namespace
 
+Var further_tokens(Tape& t, Var tokens, Var positions, int64_t by) {
+  const Var y = t.temp(t.shape(tokens), DType::i32);
+  const auto launch = [by](auto* f, Stream& s, In in, Out out) {
+    f(s, {.y = out[0], .x = in[0], .positions = in[1], .by = by});
+  };
+  t.push(kernel_op<&Kernels::further_tokens>("further_tokens", launch), {tokens, positions}, {y});
+  return y;
+}
+
 PreviousTokens previous_tokens(Tape& t, Var tokens, Var positions, const PreviousSpec& spec) {
   return record_previous(t, {tokens, positions, {}, {}, {}}, {}, spec);
 }

@@ -46,6 +46,8 @@ struct PreviousSpec {
   bool before = false, row = false;  // which results to compute
   int64_t buckets = 0;               // more than 0: bigram, too
 };
+// (B, T) i32: the token `by` positions further in the same sequence, or no_token; no gradient.
+Var further_tokens(Tape&, Var tokens, Var positions, int64_t by);
 struct Paged;
 PreviousTokens previous_tokens(Tape&, Var tokens, Var positions, const PreviousSpec&);
 // With a paged cache of tokens, a state (blocks, cache_block) i32.

@@ -64,11 +64,13 @@ Tape LogprobPrograms::record(const std::string& name, const Key& key, Kind kind)
   return record(spec_, name, key, kind, 0);
 }
 
-Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string& name,
-                             const Key& key, Kind kind, int64_t keep_bytes) {
+namespace {
+
+Tape begin_tape(const LogprobProgramsSpec& spec, const std::string& name,
+                LogprobPrograms::Kind kind) {
+  using Kind = LogprobPrograms::Kind;
   const bool learns = kind == Kind::nll_first || kind == Kind::nll_next;
   const bool evaluates = kind == Kind::nll_eval;
-  const ModelConfig& model = evaluates ? spec.evaluated() : spec.model;
   Tape t(spec.dtype, name);
   t.trains = kind != Kind::score && !evaluates;
   if (t.trains) t.fp8 = spec.fp8;  // evaluation computes in the dtype, as the saved model will
@@ -78,6 +80,17 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   // Batches of any shape add to the terms of one step.
   t.loss_buffer = spec.name + (evaluates ? ".eval.losses" : ".losses");
   t.accumulate = kind == Kind::next || kind == Kind::nll_next;
+  return t;
+}
+
+}  // namespace
+
+Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string& name,
+                             const Key& key, Kind kind, int64_t keep_bytes) {
+  const bool learns = kind == Kind::nll_first || kind == Kind::nll_next;
+  const bool evaluates = kind == Kind::nll_eval;
+  const ModelConfig& model = evaluates ? spec.evaluated() : spec.model;
+  Tape t = begin_tape(spec, name, kind);
   const Shape asked = key.rows ? Shape{1, key.rows} : Shape{key.B, key.T};
   // Adapters leave routers alone, and so does training on what was sampled or compared before.
   const bool balances = learns && !model.lora;
@@ -92,18 +105,22 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   // Scales that are measured are those of this batch, not of others before it.
   if (t.fp8 && t.fp8->measured) advance_fp8_sites(t);
   std::vector<Routing> routings;
+  std::vector<Var> further;
   const Var x = decoder(t, model, in,
                         {.recompute = spec.recompute,
                          .dropout = learns,
                          .adapters = spec.adapters,
                          .balance_loss = balances ? spec.losses.balance_loss : 0,
                          .router_z_loss = balances ? spec.losses.router_z_loss : 0,
+                         .further = learns && model.mtp ? &further : nullptr,
                          .routings = &routings});
   const Var wanted = rows ? gather_rows(t, x, rows) : x;
   if (learns || evaluates) {
     record_losses(
         t, model, wanted, targets, spec.losses,
         {.chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates && key.rows});
+    record_mtp_losses(t, model, further, in.positions, targets, spec.losses.mtp_loss,
+                      {.chunk_bytes = spec.logits_bytes, .grad = learns});
     if (balances)
       router_losses(t, routings,
                     {.balance = spec.losses.balance_loss,

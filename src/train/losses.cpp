@@ -30,6 +30,7 @@ void LossConfig::expect_effect(const ModelConfig& model) const {
   refuse("--router-z-loss", router_z_loss, usual.router_z_loss, why);
   if (!*why && !model.moe.router_bias) why = "the routers have no selection biases (--router-bias)";
   refuse("--balance-rate", balance_rate, usual.balance_rate, why);
+  refuse("--mtp-loss", mtp_loss, usual.mtp_loss, model.mtp ? "" : "the model has no mtp modules");
 }
 
 std::vector<LossValue> named_losses(std::span<const LossTerm> terms, std::span<const float> values,

@@ -17,6 +17,7 @@ namespace hearth::inline train {
 // Weights of terms, of which 0 turns a term off, and how fast selection biases move.
 struct LossConfig {
   float z_loss = 0;
+  float mtp_loss = 0.3f;  // models with modules of multi-token prediction only
   // Models with experts only.
   float balance_loss = 1e-3f, router_z_loss = 0, balance_rate = 1e-3f;
 
@@ -25,6 +26,8 @@ struct LossConfig {
     v("z_loss", z_loss,
       "weight of the z-loss, the mean square of the log-sum-exp of a token's logits, which keeps "
       "logits small (PaLM: 1e-4); 0: off");
+    v("mtp_loss", mtp_loss,
+      "multi-token prediction (--mtp): weight of the mean cross-entropy of the modules");
     v("balance_loss", balance_loss,
       "experts: weight of the load balancing loss E sum(f p), where f are the shares of tokens and "
       "p the mean scores of the experts; 0: off");

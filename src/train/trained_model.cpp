@@ -13,6 +13,7 @@ namespace {
 ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
   ModelConfig c = source.config();
   c.lora = lora.spec();
+  c.mtp = 0;  // only pretraining trains the modules; without a loss they would decay
   return c.resolve();
 }
 

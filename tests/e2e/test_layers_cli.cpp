@@ -35,6 +35,8 @@ const Choice choices[] = {
            "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "
            "--router-bias --window 6 --recompute block"),
      "models with latent attention cannot be written as GGUF yet, got a kv_latent of 12"},
+    {"further-tokens", words("--mtp 2 --mtp-loss 0.5 --recompute block"),
+     "llama.cpp has no architecture that computes this model (hearth)"},
     {"switch-experts", words("--experts 4 --top-k 1 --router switch --act relu2 --recompute block"),
      "llama.cpp has no architecture that computes this model (hearth)"},
     {"recipe",

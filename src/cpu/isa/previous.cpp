@@ -29,4 +29,11 @@ void previous_tokens(Stream&, const PreviousTokensArgs& args) {
   }
 }
 
+void further_tokens(Stream&, const FurtherTokensArgs& args) {
+  const int32_t *x = args.x.as<const int32_t>(), *at = args.positions.as<const int32_t>();
+  const int64_t T = args.x.cols(), N = count(args.x), by = args.by;
+  for (int64_t n = 0; n < N; ++n)
+    args.y.as<int32_t>()[n] = n % T + by < T && at[n + by] == at[n] + by ? x[n + by] : no_token;
+}
+
 }  // namespace hearth::HEARTH_ISA

@@ -136,6 +136,15 @@ void previous_tokens(Stream&, const PreviousTokensArgs& args) {
   }
 }
 
+void further_tokens(Stream&, const FurtherTokensArgs& args) {
+  const std::vector<int32_t> x = load_ints(args.x), at = load_ints(args.positions);
+  const int64_t T = args.x.cols();
+  for (int64_t n = 0; n < args.x.numel(); ++n) {
+    const bool has = n % T + args.by < T && at[n + args.by] == at[n] + args.by;
+    args.y.as<int32_t>()[n] = has ? x[n + args.by] : no_token;
+  }
+}
+
 void norm(Stream& s, const NormArgs& args) {
   if (Scratch scratch; args.fp8) return norm_fp8({s, nullptr, scratch, fp8_parts}, args);
   const NormSpec& spec = args.spec;

@@ -33,7 +33,22 @@ __global__ void __launch_bounds__(256) find_previous(Previous a) {
   if (a.bigram) a.bigram[n] = bigram_bucket(before, a.tokens[n], a.buckets);
 }
 
+__global__ void __launch_bounds__(256) find_further(int32_t* y, const int32_t* x, const int32_t* at,
+                                                    int64_t N, int64_t T, int64_t by) {
+  const int64_t n = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (n < N) y[n] = n % T + by < T && at[n + by] == at[n] + by ? x[n + by] : no_token;
+}
+
 }  // namespace
+
+void further_tokens(Stream& stream, const FurtherTokensArgs& args) {
+  const int64_t N = args.x.numel();
+  if (N == 0) return;
+  find_further<<<unsigned(ceil_div(N, 256)), 256, 0, on(stream).handle>>>(
+      as<int32_t>(args.y), as<int32_t>(args.x), as<int32_t>(args.positions), N, args.x.cols(),
+      args.by);
+  check_launch("further_tokens");
+}
 
 void previous_tokens(Stream& stream, const PreviousTokensArgs& args) {
   const Previous a{.before = as<int32_t>(args.before),

@@ -186,6 +186,8 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
       load_quantised(store, f, p, it->second);
     parts.erase(it);
   }
+  // A task that does not train the modules of multi-token prediction runs the model without them.
+  std::erase_if(parts, [](const auto& p) { return p.first.starts_with("mtp."); });
   if (!parts.empty())
     fail(f.where, "the file has tensors for {}, which the model does not have",
          parts.begin()->first);

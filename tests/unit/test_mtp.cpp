@@ -1,0 +1,108 @@
+// Multi-token prediction: what its modules see and predict, its loss term, and tasks without it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cpu/reference/reference.h"
+#include "model/layer_spec.h"
+#include "model_cases.h"
+#include "train/pretrain/programs.h"
+#include "unit/message_of.h"
+
+namespace hearth {
+namespace {
+
+using cases::make_batch, cases::ModelCase, cases::ModelRun, cases::Numbers;
+
+ModelCase mtp_case(bool documents) {
+  for (ModelCase m : cases::model_cases())
+    if (m.name == "mtp") {
+      m.config.mtp = 2, m.documents = documents;
+      return m;
+    }
+  return {};
+}
+
+Numbers module_nll(ModelRun& run, Backend& b, int module) {
+  return cases::read(b, run.memory().state.find(fmt::format("model.mtp_{}.nll", module)));
+}
+
+// Module k sees tokens up to k further and learns the one after them.
+TEST(Mtp, ModulesSeeAndPredictFurtherTokens) {
+  const auto reference = make_reference_backend(), fast = make_cpu_backend(2);
+  constexpr int64_t B = 2, T = 9;
+  for (const bool documents : {false, true})
+    for (Backend* b : {reference.get(), fast.get()}) {
+      const ModelCase m = mtp_case(documents);
+      ModelRun run(*b, m, {.B = B, .T = T});
+      const Batch batch = make_batch(m.config, B, T, documents);
+      run.feed(batch);
+      run.run();
+      for (const int module : {1, 2}) {
+        run.feed(batch);
+        run.run();
+        const Numbers before = module_nll(run, *b, module);
+        const auto beside = [&](int64_t i, int64_t j) {  // both of the first row and one document
+          return i < T && j < T &&
+                 (!documents || batch.documents[size_t(i)] == batch.documents[size_t(j)]);
+        };
+        for (int64_t j = 0; j < T; ++j) {
+          Batch other = batch;
+          other.tokens[size_t(j)] = int32_t((other.tokens[size_t(j)] + 3) % m.config.vocab);
+          run.feed(other);
+          run.run();
+          const Numbers after = module_nll(run, *b, module);
+          for (int64_t i = 0; i < B * T; ++i)
+            EXPECT_TRUE((j <= i + module && beside(i, j)) || before[size_t(i)] == after[size_t(i)])
+                << "module " << module << " at " << i << " saw token " << j;
+          const int64_t i = j - module;  // the furthest token that it sees
+          const bool learns = i >= 0 && beside(i, j) && batch.targets[size_t(j)] >= 0;
+          EXPECT_TRUE(!learns || before[size_t(i)] != after[size_t(i)]) << i;
+        }
+        for (int64_t i = 0; i < T; ++i) {  // its target is that of the token `module` further
+          const int64_t at = i + module;
+          const bool learns = at < T && beside(i, at) && batch.targets[size_t(at)] >= 0;
+          EXPECT_EQ(before[size_t(i)] > 0, learns) << i;
+        }
+      }
+    }
+}
+
+TEST(Mtp, IsATermOfItsOwnThatValidationLeavesOut) {
+  const auto backend = make_cpu_backend(1);
+  ModelCase m = mtp_case(false);
+  const Batch batch = make_batch(m.config, 2, 8, false);
+  ProgramSpec spec{.model = m.config, .B = 2, .T = 8};
+  ParamStore params(*backend, decoder_params(m.config), DType::f32);
+  params.initialise(3);
+  Memory memory(*backend, &params);
+  Programs programs(spec, memory);
+  Scalars s;
+  s.inv_targets = 1 / float(batch.count);
+  programs.micro(batch, s, true);
+  std::vector<std::string> names;
+  LossQueue terms(*backend);
+  programs.send_terms(terms);
+  for (const LossValue& l : terms.take()) {
+    names.push_back(l.name);
+    EXPECT_GT(l.value, 0.5);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"mtp_1", "mtp_2"}));
+  EXPECT_NEAR(programs.evaluate(batch), programs.loss(), 1e-5);
+  EXPECT_TRUE(programs.evaluated_terms().empty());
+  spec.losses.mtp_loss = 0;
+  EXPECT_EQ(message_of([&] { Programs(spec, memory).micro(batch, s, true); }),
+            "[--mtp-loss] expected a weight above 0 for a model with mtp 2, got 0");
+}
+
+TEST(Mtp, RefusesTooManyModules) {
+  ModelConfig c = preset("mtp-124m");
+  c.mtp = 4;
+  EXPECT_EQ(message_of([&] { c.resolve(); }), "[model] expected mtp between 0 and 3, got 4");
+  c.mtp = -1;
+  EXPECT_EQ(message_of([&] { c.resolve(); }), "[model] expected mtp between 0 and 3, got -1");
+}
+
+}  // namespace
+}  // namespace hearth
