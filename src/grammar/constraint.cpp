@@ -116,9 +116,9 @@ std::shared_future<MaskPtr> Constraint::mask(const At& at) {
     used_.splice(used_.begin(), used_, found->second.used);
     return found->second.mask;
   }
-  const auto task = std::make_shared<std::packaged_task<MaskPtr()>>(
-      [self = shared_from_this(), at] { return self->compute(at); });
-  std::shared_future<MaskPtr> future = task->get_future().share();
+  // The future is kept in masks_, so what fulfils it must not hold the constraint.
+  const auto promise = std::make_shared<std::promise<MaskPtr>>();
+  std::shared_future<MaskPtr> future = promise->get_future().share();
   if (at.epoch == epoch_) {
     used_.push_front(key);
     masks_[key] = {future, used_.begin()};
@@ -128,10 +128,15 @@ std::shared_future<MaskPtr> Constraint::mask(const At& at) {
     }
   }
   lock.unlock();
+  const auto task = [weak = weak_from_this(), at, promise] {
+    try {
+      if (const auto self = weak.lock()) promise->set_value(self->compute(at));
+    } catch (...) { promise->set_exception(std::current_exception()); }
+  };
   if (const auto thread = thread_.lock())
-    thread->post([task] { (*task)(); });
+    thread->post(task);
   else
-    (*task)();
+    task();
   return future;
 }
 

@@ -267,6 +267,21 @@ TEST(Constraint, CursorsOutliveForgottenStates) {
   EXPECT_EQ(maker.make({.kind = Kind::regex, .text = "(a|b)*a(a|b){14}", .where = "regex"}), c);
 }
 
+// Masks that were computed do not keep a constraint alive.
+TEST(Constraint, EndsWithItsLastOwner) {
+  std::weak_ptr<Constraint> seen;
+  {
+    ConstraintMaker maker(byte_tokenizer());
+    const auto c = maker.make(by_regex);
+    seen = c;
+    ConstraintCursor cursor(c, false);
+    ASSERT_TRUE(cursor.mask().has('c'));
+    cursor.accept('c');
+    ASSERT_TRUE(cursor.mask().has('a'));
+  }  // the maker's thread has ended here
+  EXPECT_TRUE(seen.expired());
+}
+
 // A measurement, which judges nothing: --gtest_also_run_disabled_tests. Tokens per second of a
 // batch of 16 with GPT-2's vocabulary, with and without a constraint.
 TEST(ConstrainedEngine, DISABLED_Speed) {
