@@ -12,6 +12,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double most_bound = 1e18;  // of a minimum or maximum
+constexpr size_t most_name = 1024;   // code points of a property's name: a part of the grammar each
+
+size_t code_points(std::string_view text) {
+  return size_t(std::ranges::count_if(text, [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
+}
 
 struct Member {
   Phrase written;  // key, colon and value
@@ -44,6 +49,10 @@ Phrase SchemaPhrases::object(const Json& s, const std::string& path) {
     if (!open) refuse(path, "required names {}, which properties lacks", in_quotes(name.dump()));
     names.push_back(name.get<std::string>());
   }
+  for (const std::string& name : names)
+    if (const size_t n = code_points(name); n > most_name)
+      refuse(path, "expected names of properties of at most {} characters, got one of {}",
+             most_name, n);
   const Phrase other =
       open ? g_.call(g_.rule_of(schema(more, path + "/additionalProperties"))) : -1;
   std::vector<Member> members;

@@ -60,6 +60,8 @@ hearth::fuzz::Seeds seeds_json_schema() {
       "l"}]}, "minItems": 1, "maxItems": 4}}, "$ref": "#/$defs/t"})",
       R"({"oneOf": [{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]})",
       R"({"type": "array", "prefixItems": [{"type": "boolean"}, true], "items": false})",
+      R"({"properties": {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": {}, "aab": {}}, "additionalProperties":
+      true})",
       R"({"allOf": [{"type": "string", "pattern": "^a\\d*|b$"}], "title": "t"})",
       "{}"};
 }

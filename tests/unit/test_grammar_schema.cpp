@@ -231,6 +231,25 @@ TEST(GrammarSchema, OneOfWithADiscriminator) {
   EXPECT_FALSE(takes(a, R"({"k":"a"})"));
 }
 
+// Each character of a name takes a level of the stack.
+TEST(GrammarSchema, NamesOfPropertiesAreBounded) {
+  const auto named = [](size_t characters, const char* character) {
+    std::string name;
+    for (size_t i = 0; i < characters; ++i) name += character;
+    return SchemaJson{{"type", "object"},
+                      {"properties", {{name, SchemaJson::object()}}},
+                      {"additionalProperties", true}};
+  };
+  EXPECT_EQ(message_of([&] { automaton(named(1024, "\xc3\xa9")); }), "no error");
+  for (const size_t n : {size_t(1025), size_t(200'000)})
+    EXPECT_NE(message_of([&] { automaton(named(n, "a")); }).find("at most 1024 characters"),
+              std::string::npos);
+  const std::string name(1024, 'a');
+  Automaton a = automaton(named(1024, "a"));
+  EXPECT_TRUE(takes(a, "{\"" + name + "a\": 1}"));
+  EXPECT_FALSE(takes(a, "{\"x\": 1, \"" + name + "\": 1}"));
+}
+
 TEST(GrammarSchema, HostileSchemasAreBounded) {
   SchemaJson wide{{"type", "object"}, {"properties", SchemaJson::object()}}, list, chain,
       deep = true;
