@@ -169,14 +169,15 @@ Phrase JsonPhrases::except(const Codes& names, size_t begin, size_t end, size_t 
     ++begin;  // this text is a name: it may not end here
   else
     ways.push_back(g_.text(""));
-  CodeSet others = CodeSet::all();
+  std::vector<CodeRange> taken;
   for (size_t next = begin; begin < end; begin = next) {
     const uint32_t code = names[begin][skip];
     while (next < end && names[next][skip] == char32_t(code)) ++next;
-    others = others.without(CodeSet{{code, code}});
+    taken.push_back({code, code});
     const RuleId branch = g_.rule_of(except(names, begin, next, skip + 1));
     ways.push_back(g_.sequence({written(CodeSet{{code, code}}), g_.call(branch)}));
   }
+  const CodeSet others = CodeSet(std::move(taken)).complement();
   ways.push_back(g_.sequence({written(others), g_.call(anything_)}));
   return g_.choice(std::move(ways));
 }

@@ -13,7 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int most_nested = 64;  // schemas within schemas
+constexpr int most_nested = 64;              // schemas within schemas
+constexpr size_t most_one_of = 256;          // schemas, because all pairs are compared
+constexpr size_t most_compared = 1'000'000;  // values, names and types, over all pairs
+constexpr size_t most_searched = 16;         // members of an object without an index
 
 // Keywords that say something about a schema and nothing about its values.
 const std::set<std::string_view> annotations = {
@@ -40,14 +43,32 @@ std::string type_of_value(const Json& v) {
   return v.is_boolean() ? "boolean" : v.type_name();
 }
 
-bool type_has(std::string_view type, const Json& value) {
+using Types = std::set<std::string, std::less<>>;
+
+bool have(const Types& types, const Json& value) {
   const std::string own = type_of_value(value);
-  return own == type || (own == "integer" && type == "number");
+  return types.contains(own) || (own == "integer" && types.contains("number"));
 }
 
-std::vector<Json> constant_values(const Json& s) {
-  if (s.contains("const")) return {s["const"]};
-  return {s["enum"].begin(), s["enum"].end()};
+// Those that the schema names; what is no text is left out.
+Types named_types(const Json& s) {
+  Types all;
+  const auto type = s.find("type");
+  if (type == s.end()) return all;
+  for (const Json& t : type->is_array() ? *type : Json::array({*type}))
+    if (t.is_string()) all.insert(t.get<std::string>());
+  return all;
+}
+
+bool lists_constants(const Json& s) {
+  return s.contains("const") || (s.contains("enum") && s["enum"].is_array());
+}
+
+std::vector<const Json*> constant_values(const Json& s) {
+  if (s.contains("const")) return {&s["const"]};
+  std::vector<const Json*> all;
+  for (const Json& v : s["enum"]) all.push_back(&v);
+  return all;
 }
 
 std::string pointer_part(std::string part) {
@@ -153,7 +174,19 @@ Phrase SchemaPhrases::typed(const Json& s, const std::string& type, const std::s
 
 // --- references ---
 
-const Json& SchemaPhrases::resolve(const std::string& reference, const std::string& path) const {
+const Json* SchemaPhrases::member(const Json& object, const std::string& name) {
+  if (object.size() <= most_searched) {
+    const auto found = object.find(name);
+    return found == object.end() ? nullptr : &*found;
+  }
+  const auto [at, fresh] = indexes_.try_emplace(&object);
+  if (fresh)
+    for (auto i = object.begin(); i != object.end(); ++i) at->second.emplace(i.key(), &*i);
+  const auto found = at->second.find(name);
+  return found == at->second.end() ? nullptr : found->second;
+}
+
+const Json& SchemaPhrases::resolve(const std::string& reference, const std::string& path) {
   if (!reference.starts_with('#'))
     refuse(path, "expected a $ref within the schema (#/..), got {}", in_quotes(reference));
   const Json* at = &root_;
@@ -165,8 +198,8 @@ const Json& SchemaPhrases::resolve(const std::string& reference, const std::stri
     const std::string part = pointer_part(reference.substr(begin + 1, end - begin - 1));
     const bool index = at->is_array() && !part.empty() && part.size() < 6 &&
                        part.find_first_not_of("0123456789") == std::string::npos;
-    if (at->is_object() && at->contains(part))
-      at = &(*at)[part];
+    if (const Json* found = at->is_object() ? member(*at, part) : nullptr)
+      at = found;
     else if (index && size_t(std::stoi(part)) < at->size())
       at = &(*at)[size_t(std::stoi(part))];
     else
@@ -196,15 +229,13 @@ Phrase SchemaPhrases::constants(const Json& s, const std::string& path) {
   allow_only(s, {"enum", "const", "type"}, path);
   if (!s.contains("const") && (!s["enum"].is_array() || s["enum"].empty()))
     refuse(path, "expected enum to be a list of at least one value");
+  const Types wanted = named_types(s);
   std::vector<std::string> texts;
-  for (const Json& v : constant_values(s)) {
-    bool fits = !s.contains("type");
-    if (!fits)
-      for (const Json& t : s["type"].is_array() ? s["type"] : Json::array({s["type"]}))
-        fits |= t.is_string() && type_has(t.get<std::string>(), v);
+  for (const Json* v : constant_values(s)) {
+    bool fits = !s.contains("type") || have(wanted, *v);
     if (s.contains("const") && s.contains("enum"))
-      fits &= s["enum"].is_array() && std::ranges::find(s["enum"], v) != s["enum"].end();
-    if (fits) texts.push_back(v.dump());
+      fits &= s["enum"].is_array() && std::ranges::find(s["enum"], *v) != s["enum"].end();
+    if (fits) texts.push_back(v->dump());
   }
   if (texts.empty()) refuse(path, "no value of enum or const has the type");
   return g_.one_of(std::move(texts));
@@ -215,67 +246,103 @@ Phrase SchemaPhrases::alternatives(const Json& s, const char* keyword, const std
   const Json& all = s[keyword];
   if (!all.is_array() || all.empty())
     refuse(path, "expected {} to be a list of at least one schema", keyword);
-  if (std::string_view(keyword) == "oneOf")
+  if (std::string_view(keyword) == "oneOf") {
+    if (all.size() > most_one_of)
+      refuse(path, "expected at most {} schemas in oneOf, got {}: use anyOf", most_one_of,
+             all.size());
     for (size_t i = 0; i < all.size(); ++i)
       for (size_t j = 0; j < i; ++j)
         if (!disjoint(all[i], all[j], 0))
           refuse(path, "schemas {} and {} of oneOf may match the same value: use anyOf", j, i);
+  }
   std::vector<Phrase> ways;
   for (size_t i = 0; i < all.size(); ++i)
     ways.push_back(schema(all[i], fmt::format("{}/{}/{}", path, keyword, i)));
   return g_.choice(std::move(ways));
 }
 
-const Json& SchemaPhrases::followed(const Json& s) const {
+void SchemaPhrases::compare(size_t values) {
+  compared_ += values;
+  if (compared_ > most_compared)
+    fail_usage(where_,
+               "telling the schemas of oneOf apart takes more than {} comparisons: use anyOf",
+               most_compared);
+}
+
+const Json& SchemaPhrases::followed(const Json& s) {
   const Json* at = &s;
   for (int i = 0;
-       i < most_nested && at->is_object() && at->contains("$ref") && (*at)["$ref"].is_string(); ++i)
-    at = &resolve((*at)["$ref"].get<std::string>(), "");
+       i < most_nested && at->is_object() && at->contains("$ref") && (*at)["$ref"].is_string();
+       ++i) {
+    const auto& to = (*at)["$ref"].get_ref<const std::string&>();
+    compare(1 + to.size() / 64);
+    at = &resolve(to, "");
+  }
   return *at;
 }
 
-bool SchemaPhrases::disjoint(const Json& first, const Json& second, int depth) const {
+bool SchemaPhrases::disjoint_constants(const Json& a, const Json& b) {
+  const std::vector<const Json*> ours = constant_values(a), theirs = constant_values(b);
+  std::vector<size_t> sizes;  // in comparisons
+  for (const Json* v : theirs) sizes.push_back(1 + v->dump().size() / 64);
+  for (const Json* v : ours)
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      compare(sizes[i]);
+      if (*v == *theirs[i]) return false;
+    }
+  return true;
+}
+
+// Whether a property that both must have has values that differ.
+bool SchemaPhrases::disjoint_properties(const Json& a, const Json& b, int depth) {
+  const auto properties = [](const Json& s) {
+    const auto found = s.find("properties");
+    return found != s.end() && found->is_object() ? &*found : nullptr;
+  };
+  const auto demanded = [this](const Json& s) {
+    std::set<std::string_view> names;
+    const auto found = s.find("required");
+    if (found == s.end() || !found->is_array()) return names;
+    compare(found->size());
+    for (const Json& name : *found)
+      if (name.is_string()) names.insert(name.get_ref<const std::string&>());
+    return names;
+  };
+  const Json *ours = properties(a), *theirs = properties(b);
+  if (!ours || !theirs) return false;
+  const std::set<std::string_view> mine = demanded(a), other = demanded(b);
+  for (const std::string_view name : mine) {
+    if (!other.contains(name)) continue;
+    compare(1);
+    const Json *first = member(*ours, std::string(name)),
+               *second = member(*theirs, std::string(name));
+    if (first && second && disjoint(*first, *second, depth + 1)) return true;
+  }
+  return false;
+}
+
+bool SchemaPhrases::disjoint(const Json& first, const Json& second, int depth) {
   const Json &a = followed(first), &b = followed(second);
   if (depth > 4 || !a.is_object() || !b.is_object()) return false;
-  const auto listed = [](const Json& s) {
-    return s.contains("const") || (s.contains("enum") && s["enum"].is_array());
-  };
-  if (listed(a) && listed(b)) {
-    for (const Json& v : constant_values(a))
-      for (const Json& w : constant_values(b))
-        if (v == w) return false;
-    return true;
-  }
-  const auto types_of = [&](const Json& s) {
-    std::vector<std::string> all;
-    if (listed(s))
-      for (const Json& v : constant_values(s)) all.push_back(type_of_value(v));
-    else if (s.contains("type"))
-      for (const Json& t : s["type"].is_array() ? s["type"] : Json::array({s["type"]}))
-        all.push_back(t.is_string() ? t.get<std::string>() : "");
+  compare(1);
+  if (lists_constants(a) && lists_constants(b)) return disjoint_constants(a, b);
+  const auto types_of = [this](const Json& s) {
+    if (!lists_constants(s)) return named_types(s);
+    Types all;
+    const std::vector<const Json*> values = constant_values(s);
+    compare(values.size());
+    for (const Json* v : values) all.insert(type_of_value(*v));
     return all;
   };
-  const std::vector<std::string> ta = types_of(a), tb = types_of(b);
-  const auto same = [](const std::string& x, const std::string& y) {
-    return x == y || (x == "integer" && y == "number") || (x == "number" && y == "integer");
+  const Types ta = types_of(a), tb = types_of(b);
+  const auto meets = [&](const std::string& type) {
+    return tb.contains(type) || (type == "integer" && tb.contains("number")) ||
+           (type == "number" && tb.contains("integer"));
   };
-  bool meet = ta.empty() || tb.empty();
-  for (const std::string& x : ta)
-    for (const std::string& y : tb) meet |= same(x, y);
-  if (!meet) return true;
-  // Objects with a property that both must have and whose values differ.
-  if (ta != std::vector<std::string>{"object"} || tb != ta) return false;
-  const auto demands = [](const Json& s, const std::string& name) {
-    return s.contains("required") && s["required"].is_array() &&
-           std::ranges::find(s["required"], Json(name)) != s["required"].end();
-  };
-  if (!a.contains("properties") || !b.contains("properties") || !b["properties"].is_object())
-    return false;
-  for (const auto& [name, value] : a["properties"].items())
-    if (b["properties"].contains(name) && demands(a, name) && demands(b, name) &&
-        disjoint(value, b["properties"][name], depth + 1))
-      return true;
-  return false;
+  compare(ta.size() + tb.size());
+  if (!ta.empty() && !tb.empty() && std::ranges::none_of(ta, meets)) return true;
+  // Objects may be told apart by a property.
+  return ta == Types{"object"} && tb == ta && disjoint_properties(a, b, depth);
 }
 
 }  // namespace hearth::inline grammar

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "formats/json.h"
 #include "grammar/json_phrases.h"
@@ -30,10 +31,15 @@ class SchemaPhrases {
   Phrase string(const Json&, const std::string& path);
   NumberBounds bounds(const Json&, bool whole, const std::string& path);
 
-  const Json& resolve(const std::string& reference, const std::string& path) const;
+  const Json& resolve(const std::string& reference, const std::string& path);
+  // The member of an object that has this name, or null.
+  const Json* member(const Json& object, const std::string& name);
   // Whether no value can match both; false if that is not certain.
-  bool disjoint(const Json& a, const Json& b, int depth) const;
-  const Json& followed(const Json&) const;
+  bool disjoint(const Json& a, const Json& b, int depth);
+  bool disjoint_constants(const Json& a, const Json& b);
+  bool disjoint_properties(const Json& a, const Json& b, int depth);
+  const Json& followed(const Json&);
+  void compare(size_t values);  // counts the work of oneOf
 
   template <class... A>
   [[noreturn]] void refuse(const std::string& path, fmt::format_string<A...> what,
@@ -57,6 +63,9 @@ class SchemaPhrases {
   const Json& root_;
   const std::string where_;
   std::map<const Json*, RuleId> rules_;  // of schemas that are referred to
+  // The members of large objects by their names.
+  std::map<const Json*, std::unordered_map<std::string_view, const Json*>> indexes_;
+  size_t compared_ = 0;
   int depth_ = 0;
 };
 

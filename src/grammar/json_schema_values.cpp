@@ -45,7 +45,7 @@ Phrase SchemaPhrases::object(const Json& s, const std::string& path) {
   for (const Json& name : required) {
     if (!name.is_string()) refuse(path, "expected required to be a list of names");
     if (!demanded.insert(name.get<std::string>()).second) continue;
-    if (properties.contains(name.get<std::string>())) continue;
+    if (member(properties, name.get<std::string>())) continue;
     if (!open) refuse(path, "required names {}, which properties lacks", in_quotes(name.dump()));
     names.push_back(name.get<std::string>());
   }
@@ -57,8 +57,8 @@ Phrase SchemaPhrases::object(const Json& s, const std::string& path) {
       open ? g_.call(g_.rule_of(schema(more, path + "/additionalProperties"))) : -1;
   std::vector<Member> members;
   for (const std::string& name : names) {
-    const Phrase value =
-        properties.contains(name) ? schema(properties[name], path + "/properties/" + name) : other;
+    const Json* own = member(properties, name);
+    const Phrase value = own ? schema(*own, path + "/properties/" + name) : other;
     members.push_back({json_.member(json_.literal(name), value), demanded.contains(name)});
   }
   const Phrase close = g_.sequence({json_.space(), g_.text("}")});

@@ -288,7 +288,7 @@ CodeSet RegexReader::bracket_item() {
 CodeSet RegexReader::bracket() {
   const size_t begin = at_ - 1;
   const bool inverts = take("^");
-  CodeSet set;
+  std::vector<CodeRange> ranges;
   if (next_is("]")) refuse(begin, "expected a character in the class; write \\] for a bracket");
   const auto single = [](const CodeSet& s) {
     return s.ranges().size() == 1 && s.ranges()[0].first == s.ranges()[0].last;
@@ -297,15 +297,16 @@ CodeSet RegexReader::bracket() {
     if (!more()) refuse(begin, "expected ] for this [, got the end of the pattern");
     const CodeSet low = bracket_item();
     if (!next_is("-") || next_is("-]") || at_ + 1 == pattern_.size()) {
-      set.add(low);
+      ranges.insert(ranges.end(), low.ranges().begin(), low.ranges().end());
       continue;
     }
     const size_t dash = at_++;
     const CodeSet high = bracket_item();
     if (!single(low) || !single(high) || low.ranges()[0].first > high.ranges()[0].first)
       refuse(dash, "expected a range from a lower to a higher character");
-    set.add(CodeSet{{low.ranges()[0].first, high.ranges()[0].first}});
+    ranges.push_back({low.ranges()[0].first, high.ranges()[0].first});
   }
+  CodeSet set(std::move(ranges));
   if (inverts) set = set.complement();
   if (set.empty()) refuse(begin, "the class matches no character");
   return set;

@@ -250,6 +250,55 @@ TEST(GrammarSchema, NamesOfPropertiesAreBounded) {
   EXPECT_FALSE(takes(a, "{\"x\": 1, \"" + name + "\": 1}"));
 }
 
+// "a0", "a1", .. each written by `form`, with commas between them.
+template <class F>
+std::string listed(int count, F&& form) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += (i ? "," : "") + form("\"a" + std::to_string(i) + "\"");
+  return all;
+}
+
+// Schemas of about 1 MiB that need work in the square of their size, if it is not counted.
+TEST(GrammarSchema, WorkDoesNotGrowWithTheSquare) {
+  const auto said = [](const std::string& text) {
+    return message_of([&] { automaton(parse_ordered_json(text, "schema")); });
+  };
+  const auto has = [&](const std::string& text, const char* part) {
+    const std::string what = said(text);
+    EXPECT_NE(what.find(part), std::string::npos) << what;
+  };
+  const auto same = [](const std::string& name) { return name; };
+  const auto any = [](const std::string& name) { return name + ":{}"; };
+  has("{\"oneOf\":[" + listed(60000, [](const std::string& n) { return "{\"const\":" + n + "}"; }) +
+          "]}",
+      "at most 256 schemas in oneOf, got 60000");
+  has("{\"oneOf\":[{\"enum\":[" + listed(50000, same) + "]},{\"enum\":[" +
+          listed(50000, [](const std::string& n) { return "[" + n + "]"; }) + "]}]}",
+      "comparisons: use anyOf");
+  // Two objects that are the same in every property, over and over.
+  const std::string wide = "{\"type\":\"object\",\"properties\":{" + listed(9000, any) +
+                           "},\"required\":[" + listed(9000, same) + "]";
+  has("{\"$defs\":{\"a\":" + wide + "},\"b\":" + wide +
+          "}},\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}]}",
+      "may match the same value");
+  for (const char* more : {"", ",\"additionalProperties\":true"}) has(wide + more + "}", "");
+  has("{\"enum\":[" + listed(40000, same) + "],\"type\":[" + listed(40000, same) + "]}",
+      "no value of enum");
+  has("{\"$defs\":{" + listed(20000, any) + "},\"anyOf\":[" +
+          listed(20000,
+                 [](const std::string& n) { return "{\"$ref\":\"#/$defs/" + n.substr(1) + "}"; }) +
+          "]}",
+      "");
+  std::string codes, members;
+  for (uint32_t c = 0x4e00; c < 0x9e00; ++c) {
+    const std::string one{char(0xe0 | c >> 12), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
+    if (c % 2) codes += one;
+    members += (members.empty() ? "\"" : ",\"") + one + "\":true";
+  }
+  has("{\"type\":\"string\",\"pattern\":\"[" + codes + "]\"}", "no error");
+  has("{\"properties\":{" + members + "},\"additionalProperties\":true}", "");
+}
+
 TEST(GrammarSchema, HostileSchemasAreBounded) {
   SchemaJson wide{{"type", "object"}, {"properties", SchemaJson::object()}}, list, chain,
       deep = true;
