@@ -17,6 +17,28 @@ constexpr StateId unknown = -2;
 
 }  // namespace
 
+ScratchSet::Slot& ScratchSet::slot_of(uint64_t value) {
+  const size_t mask = slots_.size() - 1;
+  uint64_t h = value * 0x9e3779b97f4a7c15u;
+  for (size_t i = size_t(h ^ h >> 32) & mask;; i = (i + 1) & mask)
+    if (slots_[i].round != round_ || slots_[i].value == value) return slots_[i];
+}
+
+bool ScratchSet::insert(uint64_t value) {
+  if (2 * size_ >= slots_.size()) grow();
+  Slot& slot = slot_of(value);
+  if (slot.round == round_) return false;
+  slot = {value, round_};
+  ++size_;
+  return true;
+}
+
+void ScratchSet::grow() {
+  const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
+  for (const Slot& s : old)
+    if (s.round == round_) slot_of(s.value) = s;
+}
+
 size_t Automaton::PlacesHash::operator()(const std::vector<Place>& places) const {
   uint64_t h = 0x9e3779b97f4a7c15u + places.size();
   for (const Place& p : places) {
@@ -44,6 +66,8 @@ void Automaton::forget() {
 StateId Automaton::step(StateId s, uint8_t byte) {
   const size_t kind = size_t(network_.class_of(byte));
   if (const StateId known = states_[size_t(s)].after[kind]; known != unknown) return known;
+  work_left_ -= 1 + int64_t(states_[size_t(s)].places.size() / 4);
+  if (work_left_ < 0) refuse();
   for (const Place& p : states_[size_t(s)].places) {
     const NetworkNode& n = network_[p.node];
     if (n.low <= byte && byte <= n.high) visit({n.next, p.frame});
@@ -67,7 +91,7 @@ void Automaton::visit(Place from) {
     const NetworkNode& n = network_[p.node];
     // Nothing that would nest too deeply before it ends.
     if (frames_[size_t(p.frame)].depth + n.need > most_frames) continue;
-    if (!seen_.insert(p.key()).second) continue;
+    if (!seen_.insert(p.key())) continue;
     if (--work_left_ < 0 || seen_.size() > most_places) refuse();
     switch (n.kind) {
       case NodeKind::byte:

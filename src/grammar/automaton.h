@@ -5,13 +5,31 @@
 
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "grammar/network.h"
 
 namespace hearth::inline grammar {
 
 using StateId = int32_t;
+
+// A set of numbers that is emptied at no cost, whatever it has held.
+class ScratchSet {
+ public:
+  bool insert(uint64_t);  // whether it is new
+  size_t size() const { return size_; }
+  void clear() { ++round_, size_ = 0; }
+
+ private:
+  struct Slot {
+    uint64_t value = 0, round = 0;  // 0: never used
+  };
+  Slot& slot_of(uint64_t);
+  void grow();
+
+  std::vector<Slot> slots_ = std::vector<Slot>(64);  // a power of two, at most half of them used
+  uint64_t round_ = 1;
+  size_t size_ = 0;
+};
 
 class Automaton {
  public:
@@ -28,8 +46,10 @@ class Automaton {
   bool ended(StateId s) const { return accepts(s) && states_[size_t(s)].places.empty(); }
   const std::string& where() const { return network_.where(); }
 
-  // New states may take this much work from now on: places visited.
+  // New states may take this much work from now on: places visited, and a quarter for places that
+  // are only looked at.
   void allow(int64_t work) { work_left_ = work; }
+  int64_t work_left() const { return work_left_; }
   // Bytes of the states; forget() drops all but the first.
   int64_t bytes() const { return bytes_; }
   void forget();
@@ -67,7 +87,7 @@ class Automaton {
   std::unordered_map<std::vector<Place>, StateId, PlacesHash> known_[2];
   int64_t work_left_, bytes_ = 0;
 
-  std::unordered_set<uint64_t> seen_;
+  ScratchSet seen_;
   std::vector<Place> pending_, reading_;
   bool accepting_ = false;
 };

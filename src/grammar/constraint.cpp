@@ -66,12 +66,12 @@ ByteGrammar grammar_of(const ConstraintSpec& s) {
 
 Constraint::Constraint(const ByteGrammar& g, Tokenizer tokenizer,
                        std::shared_ptr<const TokenTrie> trie, std::weak_ptr<TaskThread> thread,
-                       int64_t most_state_bytes)
+                       ConstraintLimits limits)
     : tokenizer_(std::move(tokenizer)),
       trie_(std::move(trie)),
       thread_(std::move(thread)),
       automaton_(Network(g)),
-      most_state_bytes_(most_state_bytes) {
+      limits_(limits) {
   if (automaton_.ended(automaton_.start())) fail_usage(g.where(), "only the empty text matches");
 }
 
@@ -83,7 +83,7 @@ auto Constraint::guarded(F&& f) {
     ++epoch_;
     masks_.clear(), used_.clear();
   };
-  if (automaton_.bytes() > most_state_bytes_) forget();
+  if (automaton_.bytes() > limits_.state_bytes) forget();
   automaton_.allow(mask_work);
   try {
     return f();
@@ -144,7 +144,10 @@ MaskPtr Constraint::compute(At at) {
   const std::lock_guard lock(mutex_);
   return guarded([&] {
     const StateId s = find(at);
-    return std::make_shared<const TokenMask>(trie_->allowed(automaton_, s, at.strips));
+    const int64_t before = automaton_.work_left();
+    const auto mask = std::make_shared<const TokenMask>(trie_->allowed(automaton_, s, at.strips));
+    *at.work_left -= before - automaton_.work_left();
+    return mask;
   });
 }
 
@@ -152,6 +155,7 @@ ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> c, bool strips)
     : constraint_(std::move(c)) {
   at_.epoch = uint64_t(-1);  // not read yet
   at_.strips = strips;
+  at_.work_left = std::make_shared<std::atomic<int64_t>>(constraint_->limits_.text_work);
   accepts_ = constraint_->advance(at_, "").accepts;
   next_ = constraint_->mask(at_);
 }
@@ -169,13 +173,17 @@ void ConstraintCursor::accept(int32_t token) {
 
 const TokenMask& ConstraintCursor::mask() {
   const MaskPtr& mask = next_.get();
+  if (*at_.work_left < 0)
+    fail_usage("constraint",
+               "finding the tokens that may continue the text takes too much work: make it less "
+               "ambiguous");
   if (!mask->any && !accepts_)
     fail_usage("constraint", "no token of the model's vocabulary can continue the text");
   return *mask;
 }
 
-ConstraintMaker::ConstraintMaker(Tokenizer tokenizer, int64_t most_state_bytes)
-    : tokenizer_(std::move(tokenizer)), most_state_bytes_(most_state_bytes) {}
+ConstraintMaker::ConstraintMaker(Tokenizer tokenizer, ConstraintLimits limits)
+    : tokenizer_(std::move(tokenizer)), limits_(limits) {}
 
 std::shared_ptr<Constraint> ConstraintMaker::make(const ConstraintSpec& spec) {
   if (spec.kind == ConstraintSpec::Kind::none) return nullptr;
@@ -192,7 +200,7 @@ std::shared_ptr<Constraint> ConstraintMaker::make(const ConstraintSpec& spec) {
     }
   }
   const auto made =
-      std::make_shared<Constraint>(grammar_of(spec), tokenizer_, trie_, thread_, most_state_bytes_);
+      std::make_shared<Constraint>(grammar_of(spec), tokenizer_, trie_, thread_, limits_);
   const std::lock_guard lock(mutex_);
   kept_.emplace_front(spec, made);
   if (kept_.size() > most_constraints) kept_.pop_back();

@@ -3,6 +3,7 @@
 // model runs.
 #pragma once
 
+#include <atomic>
 #include <future>
 #include <list>
 #include <map>
@@ -19,11 +20,16 @@ namespace hearth::inline grammar {
 
 using MaskPtr = std::shared_ptr<const TokenMask>;
 
+struct ConstraintLimits {
+  int64_t state_bytes = 24 << 20;   // states beyond it are forgotten, and found again when needed
+  int64_t text_work = 200'000'000;  // for all masks of one text: about 5 s
+};
+
 // A grammar with the vocabulary that writes it. Thread-safe; shared by all completions under it.
 class Constraint : public std::enable_shared_from_this<Constraint> {
  public:
   Constraint(const ByteGrammar&, Tokenizer, std::shared_ptr<const TokenTrie>,
-             std::weak_ptr<TaskThread>, int64_t most_state_bytes);
+             std::weak_ptr<TaskThread>, ConstraintLimits);
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
@@ -35,6 +41,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     StateId state = 0;
     uint64_t epoch = 0;
     bool strips = false;
+    // Work that masks of this text may still take; those that are known take none.
+    std::shared_ptr<std::atomic<int64_t>> work_left = {};
   };
   struct Reached {
     bool valid, accepts, ended;
@@ -52,7 +60,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
   const std::weak_ptr<TaskThread> thread_;  // a task may be the last to hold the constraint
   std::mutex mutex_;
   Automaton automaton_;
-  const int64_t most_state_bytes_;
+  const ConstraintLimits limits_;
   uint64_t epoch_ = 0;  // states of earlier epochs were forgotten
   using Key = std::pair<StateId, bool>;
   struct Kept {
@@ -71,8 +79,8 @@ class ConstraintCursor {
 
   // Reads a token that the mask allows.
   void accept(int32_t token);
-  // Waits for the mask of the next token. Throws a usage error if the text is too ambiguous, or if
-  // the vocabulary cannot write it.
+  // Waits for the mask of the next token. Throws a usage error if the text is too ambiguous, if its
+  // masks have taken too much work, or if the vocabulary cannot write it.
   const TokenMask& mask();
   bool accepts() const { return accepts_; }  // the text may end here
   bool ended() const { return ended_; }      // and nothing may follow
@@ -103,14 +111,13 @@ struct ConstraintSpec {
 // Makes the constraints of one vocabulary, and keeps those used last. Thread-safe.
 class ConstraintMaker {
  public:
-  // States of a constraint beyond `most_state_bytes` are forgotten, and found again when needed.
-  explicit ConstraintMaker(Tokenizer, int64_t most_state_bytes = 24 << 20);
+  explicit ConstraintMaker(Tokenizer, ConstraintLimits = {});
   // Null for none. Throws a usage error.
   std::shared_ptr<Constraint> make(const ConstraintSpec&);
 
  private:
   const Tokenizer tokenizer_;
-  const int64_t most_state_bytes_;
+  const ConstraintLimits limits_;
   std::mutex mutex_;
   std::shared_ptr<const TokenTrie> trie_;  // made when first needed
   std::shared_ptr<TaskThread> thread_;

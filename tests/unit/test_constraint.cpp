@@ -249,7 +249,7 @@ TEST(ConstrainedEngine, AnErrorEndsOneRequest) {
 // States are forgotten when they are many; texts go on as if nothing had happened.
 TEST(Constraint, CursorsOutliveForgottenStates) {
   const Tokenizer t = byte_tokenizer();
-  ConstraintMaker maker(t, 1 << 16);
+  ConstraintMaker maker(t, {.state_bytes = 1 << 16});
   const auto c = maker.make({.kind = Kind::regex, .text = "(a|b)*a(a|b){14}", .where = "regex"});
   ConstraintCursor first(c, false);
   std::mt19937 random(4);
@@ -280,6 +280,31 @@ TEST(Constraint, EndsWithItsLastOwner) {
     ASSERT_TRUE(cursor.mask().has('a'));
   }  // the maker's thread has ended here
   EXPECT_TRUE(seen.expired());
+}
+
+// Each mask of the text is cheap enough; all of them are not.
+TEST(Constraint, ATextHasABudgetOfWork) {
+  const auto written = [](const ConstraintLimits& limits) {
+    ConstraintMaker maker(byte_tokenizer(), limits);
+    ConstraintCursor cursor(
+        maker.make({.kind = Kind::regex, .text = "(a|b)*a(a|b){14}", .where = "regex"}), false);
+    std::mt19937 random(7);
+    int64_t length = 0;
+    try {
+      for (; length < 500; ++length) {
+        cursor.mask();
+        cursor.accept(random() % 2 ? 'a' : 'b');
+      }
+    } catch (const Error& e) {
+      EXPECT_TRUE(e.usage());
+      EXPECT_NE(std::string(e.what()).find("takes too much work"), std::string::npos) << e.what();
+    }
+    return length;
+  };
+  EXPECT_EQ(written({}), 500);
+  const int64_t some = written({.text_work = 2000});
+  EXPECT_GT(some, 1);
+  EXPECT_LT(some, 500);
 }
 
 // A measurement, which judges nothing: --gtest_also_run_disabled_tests. Tokens per second of a

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 #include "grammar/automaton.h"
 #include "grammar/json_schema.h"
@@ -171,6 +172,33 @@ TEST(GrammarRegex, BombsAreBounded) {
       EXPECT_TRUE(e.usage());
       EXPECT_NE(std::string(e.what()).find("too many ways"), std::string::npos) << e.what();
     }
+  }
+}
+
+// Places that a byte does not continue are looked at too.
+TEST(GrammarRegex, LookingAtPlacesIsWork) {
+  std::string pattern = "(a?){800}b";
+  for (char c = 'c'; c <= 'l'; ++c) pattern += std::string("|") + c + "1";
+  Automaton a{Network(regex_grammar(pattern, "regex"))};
+  a.allow(1000);
+  const std::string said = message_of([&] {
+    for (uint8_t c = 'c'; c <= 'l'; ++c) a.step(a.start(), c);
+  });
+  EXPECT_NE(said.find("too many ways"), std::string::npos) << said;
+}
+
+TEST(ScratchSet, HoldsWhatASetHolds) {
+  std::mt19937_64 random(3);
+  ScratchSet s;
+  for (const size_t most : {5u, 3000u, 40u, 1u, 700u}) {
+    std::set<uint64_t> want;
+    for (size_t i = 0; i < most; ++i) {
+      const uint64_t x = random() % (most + 1) << (random() % 2 * 32);
+      EXPECT_EQ(s.insert(x), want.insert(x).second);
+      EXPECT_EQ(s.size(), want.size());
+    }
+    s.clear();
+    EXPECT_EQ(s.size(), 0u);
   }
 }
 
