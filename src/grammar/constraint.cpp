@@ -1,6 +1,7 @@
 #include "grammar/constraint.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "formats/json.h"
 #include "grammar/json_schema.h"
@@ -93,10 +94,14 @@ auto Constraint::guarded(F&& f) {
   }
 }
 
+// Finding a text again is outside the budget: it was within it when it was read, so whether it may
+// go on must not depend on what was forgotten meanwhile.
 StateId Constraint::find(At& at) {
   if (at.epoch == epoch_) return at.state;
+  automaton_.allow(std::numeric_limits<int64_t>::max());
   at.state = automaton_.read(automaton_.start(), at.text);
   at.epoch = epoch_;
+  automaton_.allow(mask_work);
   return at.state;
 }
 

@@ -282,6 +282,23 @@ TEST(Constraint, EndsWithItsLastOwner) {
   EXPECT_TRUE(seen.expired());
 }
 
+// To find a long text again takes more work than a mask may.
+TEST(Constraint, ForgottenTextsAreFoundAgainAtNoCharge) {
+  ConstraintMaker maker(byte_tokenizer(), {.state_bytes = 6 << 20});
+  ConstraintCursor cursor(
+      maker.make({.kind = Kind::regex, .text = "[ab]*a([ab](|){8}){100}", .where = "regex"}),
+      false);
+  std::mt19937 random(5);
+  for (int i = 0; i < 4500; ++i) {
+    ASSERT_EQ(message_of([&] {
+                ASSERT_TRUE(cursor.mask().has('a'));
+                cursor.accept(random() % 2 ? 'a' : 'b');
+              }),
+              "no error")
+        << i;
+  }
+}
+
 // Each mask of the text is cheap enough; all of them are not.
 TEST(Constraint, ATextHasABudgetOfWork) {
   const auto written = [](const ConstraintLimits& limits) {
