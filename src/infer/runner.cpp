@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "infer/block_pool.h"
 #include "model/decoder.h"
@@ -266,6 +267,9 @@ void Runner::upload(const Feed& f, const StepShape& shape, size_t turn) {
   const int64_t end = in.tables() + tables * in.width;
   const auto written =
       std::span<const int32_t>(inputs_).subspan(size_t(begin), size_t(end - begin));
+  // An abandoned launch that paused may still read its inputs.
+  if (std::exchange(turns_[turn].undrawn, false))
+    arrivals_[turn]->begin(turns_[turn].drawn.tensor().data, int64_t(sizeof(Drawn)));
   arrivals_[turn]->wait();  // the last launch of this turn has finished, collected or not
   if (f.follows)
     turns_[turn].inputs.upload_part_ahead(begin, written);
@@ -313,6 +317,7 @@ void Runner::launch(const Feed& f) {
   rope_.cover(memory_, 1 + *std::ranges::max_element(f.positions));
   upload(f, shape, turn);
   ++launched_;
+  turns_[turn].undrawn = pauses;
   if (pauses) return exec.run_part(0);
   exec.run();
   if (draws())
@@ -334,6 +339,7 @@ void Runner::draw(const Feed& f) {
         row[size_t(id) / 32] = int32_t(uint32_t(row[size_t(id) / 32]) | 1u << id % 32);
   }
   turns_[turn].allowed.upload_part(0, masks_);
+  turns_[turn].undrawn = false;
   exec.run_part(1);
   arrivals_[turn]->begin(turns_[turn].drawn.tensor().data, shape.logits * int64_t(sizeof(Drawn)));
 }

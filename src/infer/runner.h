@@ -125,6 +125,7 @@ class Runner {
     StateRef<int32_t> inputs;
     StateRef<int32_t> drawn;    // if the device samples
     StateRef<int32_t> allowed;  // if it does so under constraints
+    bool undrawn = false;       // its last launch pauses: nothing was drawn, no transfer begun
   };
   std::array<Turn, 2> turns_;
   StateRef<float> device_logits_, nll_;
