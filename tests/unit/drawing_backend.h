@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "core/kernels.h"
 #include "cpu/backend.h"
@@ -45,11 +47,33 @@ inline void draw_rows(Stream&, const SampleArgs& args) {
   }
 }
 
+// Launches that read input tokens and that nothing has waited for, as on a card.
+struct InputReads {
+  struct Read {
+    const std::byte* tokens;
+    int64_t launch;
+  };
+  decltype(Kernels::embed) embed = nullptr;  // of the CPU
+  std::vector<Read> unfinished = {};
+  int64_t launches = 0;
+
+  void finish(int64_t until) {
+    std::erase_if(unfinished, [&](const Read& r) { return r.launch <= until; });
+  }
+};
+inline InputReads input_reads;
+
+inline void embed_noted(Stream& s, const EmbedArgs& args) {
+  input_reads.unfinished.push_back({args.ids.data, ++input_reads.launches});
+  input_reads.embed(s, args);
+}
+
 // A CPU that draws, as cards do. What it sends is only there when it is waited for.
 class DrawingBackend final : public Backend {
  public:
   DrawingBackend() : inner_(make_cpu_backend(1)), table_(inner_->kernels()) {
     table_.sample = draw_rows;
+    input_reads = {.embed = std::exchange(table_.embed, embed_noted)};
   }
   const Kernels& kernels() const override { return table_; }
   Stream& stream() override { return inner_->stream(); }
@@ -61,7 +85,16 @@ class DrawingBackend final : public Backend {
   void upload(std::byte* device, const void* host, int64_t bytes) override {
     inner_->upload(device, host, bytes);
   }
+  // Counts those that overwrite the inputs of a launch which may still run. Inputs are larger than
+  // the tests' tokens.
+  void upload_ahead(std::byte* device, const void* host, int64_t bytes) override {
+    ++ahead;
+    for (const InputReads::Read& r : input_reads.unfinished)
+      races += device >= r.tokens && device < r.tokens + 64;
+    upload(device, host, bytes);
+  }
   void download(void* host, const std::byte* device, int64_t bytes) override {
+    input_reads.finish(input_reads.launches);
     inner_->download(host, device, bytes);
   }
   void synchronize() override {}
@@ -71,20 +104,23 @@ class DrawingBackend final : public Backend {
     struct Late final : Transfer {
       explicit Late(int64_t bytes) : here(static_cast<size_t>(bytes)) {}
       void begin(const std::byte* device, int64_t bytes) override {
-        from = device, size = bytes;
+        from = device, size = bytes, until = input_reads.launches;
         std::ranges::fill(here, std::byte(0xff));
       }
       const std::byte* wait() override {
+        input_reads.finish(until);
         std::copy_n(from, size, here.begin());
         size = 0;
         return here.data();
       }
       const std::byte* from = nullptr;
-      int64_t size = 0;
+      int64_t size = 0, until = 0;
       std::vector<std::byte> here;
     };
     return std::make_unique<Late>(bytes);
   }
+
+  int64_t ahead = 0, races = 0;  // uploads
 
  private:
   std::unique_ptr<Backend> inner_;

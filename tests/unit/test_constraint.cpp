@@ -217,6 +217,19 @@ TEST(ConstrainedEngine, DevicesDrawUnderConstraints) {
     EXPECT_TRUE(SchemaJudge(SchemaJson::parse(person)).fits(SchemaJson::parse(r[0].text)));
 }
 
+// A text that its grammar ends leaves a step behind that drew nothing; its inputs are not touched
+// while it may run.
+TEST(ConstrainedEngine, AbandonedStepsKeepTheirInputs) {
+  DrawingBackend drawing;
+  Constrained c(drawing);
+  Engine e = c.model.engine(c.spec());
+  for (uint64_t seed = 0; seed < 12; ++seed)
+    e.run(std::vector{c.request(seed % 3 == 2 ? ConstraintSpec{} : by_regex, 0.8f, seed, 30)});
+  EXPECT_GT(input_reads.launches, 50);
+  EXPECT_GT(drawing.ahead, 20);
+  EXPECT_EQ(drawing.races, 0);
+}
+
 // A request whose text is too ambiguous fails alone.
 TEST(ConstrainedEngine, AnErrorEndsOneRequest) {
   std::string twins = "(";
