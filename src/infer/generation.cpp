@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sys/error.h"
+
 namespace hearth::inline infer {
 
 std::optional<TokenLogprob> wanted_logprob(const Job& job, std::span<const float> logits,
@@ -24,12 +26,21 @@ int32_t Generation::draw(std::span<const float> logits) {
   return sampler.draw(logits.first(size_t(job_->vocab)), uint64_t(size()), barred(), allowed());
 }
 
-// A text that may end here may end by any token that stops it.
+// A text that may end here may end by any token that stops it. Elsewhere none of them is allowed,
+// not even one with bytes that would continue the text.
 AllowedTokens Generation::allowed() {
   if (!cursor_) return {};
   const TokenMask& mask = cursor_->mask();
-  return {mask.bits, cursor_->accepts() ? std::span<const int32_t>(job_->stop_ids)
-                                        : std::span<const int32_t>()};
+  const auto& ids = job_->stop_ids;
+  if (cursor_->accepts()) return {mask.bits, ids};
+  const auto continues = [&](int32_t id) { return id >= 0 && id < job_->vocab && mask.has(id); };
+  if (std::ranges::none_of(ids, continues)) return {mask.bits, {}};
+  unstopped_ = mask.bits;
+  for (const int32_t id : ids)
+    if (continues(id)) unstopped_[size_t(id) / 32] &= ~(1u << id % 32);
+  if (std::ranges::all_of(unstopped_, [](uint32_t word) { return word == 0; }))
+    fail_usage("constraint", "only a token that stops the text can continue it");
+  return {unstopped_, {}};
 }
 
 void Generation::note_start() {

@@ -58,6 +58,7 @@ class Generation {
   uint32_t sample_;
   TokenText text_;
   std::optional<ConstraintCursor> cursor_;
+  std::vector<uint32_t> unstopped_;  // the last mask without the tokens that stop the text
   Clock::time_point first_;
 };
 

@@ -140,6 +140,34 @@ TEST(ConstrainedEngine, EndsByLengthAndByErrors) {
   }
 }
 
+// Tokens that stop a text may be text themselves: inside an unfinished text they are not allowed.
+TEST(ConstrainedEngine, StopTokensThatAreTextEndNothingEarly) {
+  const ConstraintSpec words{.kind = Kind::regex, .text = "\"[ab<t>]{4,12}\"", .where = "regex"};
+  for (const bool draws : {false, true}) {
+    const auto cpu = make_cpu_backend(1);
+    DrawingBackend drawing;
+    Constrained c(draws ? static_cast<Backend&>(drawing) : *cpu);
+    Engine e = c.model.engine(c.spec());
+    const int32_t plain = c.tokenizer.eos() + 2;
+    ASSERT_EQ(c.tokenizer.bytes_of(plain), "<t>");
+    std::vector<Request> all;
+    for (uint64_t seed = 0; seed < 24; ++seed) {
+      all.push_back(c.request(words, 1, seed));
+      all.back().sampling.stop_ids = {plain, 'a'};
+    }
+    for (const auto& r : e.run(all)) {
+      EXPECT_EQ(r[0].finish_reason, "stop");
+      EXPECT_TRUE(r[0].text.size() >= 6 && r[0].text.ends_with('"')) << r[0].text;
+      EXPECT_EQ(std::ranges::count(r[0].tokens, plain), 0);
+      EXPECT_EQ(std::ranges::count(r[0].tokens, 'a'), 0);
+    }
+    Request none = c.request({.kind = Kind::regex, .text = "a{3}", .where = "r"}, 1, 1);
+    none.sampling.stop_ids = {'a'};
+    EXPECT_NE(message_of([&] { e.run(std::vector{none}); }).find("only a token that stops"),
+              std::string::npos);
+  }
+}
+
 // What others in the batch are asked for changes nothing.
 TEST(ConstrainedEngine, LeavesOthersAlone) {
   const auto backend = make_cpu_backend(2);
