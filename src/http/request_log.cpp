@@ -12,6 +12,7 @@
 #include <ctime>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "sys/error.h"
 #include "sys/terminal.h"
@@ -19,8 +20,9 @@
 namespace hearth::inline http {
 namespace {
 
-constexpr int64_t most_waiting = 10000;  // lines
-constexpr size_t most_path = 256;        // bytes of a path that are logged
+constexpr int64_t most_waiting = 10000;         // lines
+constexpr size_t most_path = 256;               // bytes of a path that are logged
+constexpr std::chrono::seconds longest_end{5};  // for lines that wait
 
 std::string printable(std::string_view s) {
   if (s.empty()) return "-";
@@ -78,10 +80,12 @@ LineFile::LineFile(std::string path) : path_(std::move(path)) {
 LineFile::~LineFile() { ::close(file_); }
 
 bool LineFile::open() {
-  const int next = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+  // A pipe without a reader, or with a slow one, must not stall whoever writes.
+  const int next =
+      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
   if (next < 0) return false;
   if (file_ >= 0) ::close(file_);
-  file_ = next;
+  file_ = next, torn_ = false;
   return true;
 }
 
@@ -94,39 +98,61 @@ bool LineFile::moved() const {
 
 bool LineFile::append(std::string_view line) {
   if (moved() && !open()) return false;
-  return ::write(file_, line.data(), line.size()) == ssize_t(line.size());
+  if (!write((torn_ ? "\n" : "") + std::string(line))) return false;
+  torn_ = false;
+  return true;
+}
+
+// A write that ends early, as on a full disk, is continued; if that fails, a part of a line is
+// left.
+bool LineFile::write(std::string_view text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(file_, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      torn_ |= done > 0;
+      return false;
+    }
+    done += size_t(n);
+  }
+  return true;
 }
 
 RequestLog::RequestLog(bool lines, const std::string& path)
-    : lines_(lines),
-      file_(path.empty() ? nullptr : std::make_unique<LineFile>(path)),
-      writer_(enabled() ? 1 : 0) {}
+    : out_(std::make_shared<Output>(lines,
+                                    path.empty() ? nullptr : std::make_unique<LineFile>(path))),
+      writer_(enabled() ? std::make_unique<Workers>(1) : nullptr) {}
 
-// Writes the pending lines first.
+// Writes the pending lines first. If that stalls, the thread is left to the end of the process.
 RequestLog::~RequestLog() {
-  if (!enabled()) return;
-  std::promise<void> written;
-  writer_.post([&] { written.set_value(); });
-  written.get_future().wait();
+  if (!writer_) return;
+  const auto written = std::make_shared<std::promise<void>>();
+  writer_->post([written] { written->set_value(); });
+  if (written->get_future().wait_for(longest_end) == std::future_status::timeout)
+    static_cast<void>(writer_.release());
 }
 
 void RequestLog::add(const RequestRecord& r) {
   if (!enabled()) return;
-  if (waiting_ >= most_waiting) {
-    ++dropped_;
+  if (out_->waiting >= most_waiting) {
+    ++out_->dropped;
     return;
   }
-  ++waiting_;
+  ++out_->waiting;
   const auto now = std::chrono::system_clock::now();
-  writer_.post([this, line = lines_ ? log_line(now, r) + "\n" : "",
-                json = file_ ? json_log_line(now, r) + "\n" : ""] {
-    if (const int64_t lost = dropped_.exchange(0); lost > 0)
-      say("hearth: dropped {} lines of the request log, because it is written too slowly\n", lost);
-    if (lines_) put_stderr(line);
-    if (file_ && !file_->append(json) && !std::exchange(told_, true))
-      say("hearth: lines of the request log could not be written: {}\n", std::strerror(errno));
-    --waiting_;
-  });
+  writer_->post([out = out_, line = out_->lines ? log_line(now, r) + "\n" : "",
+                 json = out_->file ? json_log_line(now, r) + "\n" : ""] { out->put(line, json); });
+}
+
+void RequestLog::Output::put(const std::string& line, const std::string& json) {
+  if (const int64_t lost = dropped.exchange(0); lost > 0)
+    say("hearth: dropped {} lines of the request log, because it is written too slowly\n", lost);
+  if (lines) put_stderr(line);
+  if (!file || file->append(json))
+    told = false;
+  else if (!std::exchange(told, true))
+    say("hearth: lines of the request log could not be written: {}\n", std::strerror(errno));
+  --waiting;
 }
 
 }  // namespace hearth::inline http

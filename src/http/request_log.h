@@ -2,6 +2,7 @@
 // (--request-log). It never contains a prompt, an answer, a query string or a key.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -42,28 +43,36 @@ class LineFile {
  private:
   bool open();
   bool moved() const;
+  bool write(std::string_view);
 
   const std::string path_;
   int file_ = -1;
+  bool torn_ = false;  // the file ends in a part of a line
 };
 
 class RequestLog {
  public:
   // `path`: the file for lines of JSON; empty: none.
   explicit RequestLog(bool lines, const std::string& path = {});
-  ~RequestLog();
-  bool enabled() const { return lines_ || file_; }
+  ~RequestLog();  // waits for the lines, but not for long
+  bool enabled() const { return out_->lines || out_->file; }
   // Called on the network thread, which a blocked reader of stderr must not stall: a separate
   // thread writes the lines, and lines beyond the limit are dropped and counted.
   void add(const RequestRecord&);
 
  private:
-  std::atomic<int64_t> waiting_ = 0;
-  std::atomic<int64_t> dropped_ = 0;
-  const bool lines_;
-  std::unique_ptr<LineFile> file_;
-  bool told_ = false;  // that a line could not be written
-  Workers writer_;     // last, because it uses other members
+  // Where the lines go. The writer holds it too, because it may outlive the log.
+  struct Output {
+    Output(bool lines, std::unique_ptr<LineFile> file) : lines(lines), file(std::move(file)) {}
+    void put(const std::string& line, const std::string& json);
+
+    const bool lines;
+    const std::unique_ptr<LineFile> file;
+    std::atomic<int64_t> waiting = 0, dropped = 0;
+    bool told = false;  // that the last line could not be written
+  };
+  const std::shared_ptr<Output> out_;
+  std::unique_ptr<Workers> writer_;
 };
 
 }  // namespace hearth::inline http

@@ -1,7 +1,10 @@
 // The worker threads of the server, the bytes of bodies it may hold, and the lines of its log.
 #include "http/workers.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <future>
@@ -143,6 +146,38 @@ TEST(RequestLog, FollowsAFileThatIsMoved) {
               RequestLog(false, (dir.path() / "no/such").string());
             }).find("--request-log"),
             std::string::npos);
+}
+
+// A pipe that is full: a line that was cut off does not swallow the next one, and nothing waits.
+TEST(RequestLog, LinesThatAreCutOffEnd) {
+  const test::TempDir dir;
+  const std::string path = (dir.path() / "pipe").string();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_NE(message_of([&] { LineFile nobody_reads(path); }).find("cannot append"),
+            std::string::npos);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  const auto drained = [&] {
+    std::string all(1 << 20, ' ');
+    const ssize_t n = ::read(reader, all.data(), all.size());
+    return all.substr(0, size_t(std::max<ssize_t>(n, 0)));
+  };
+  {
+    LineFile file(path);
+    EXPECT_FALSE(file.append(std::string(300'000, 'x') + "\n"));
+    EXPECT_FALSE(file.append("lost\n"));
+    const std::string part = drained();
+    EXPECT_EQ(part, std::string(part.size(), 'x'));
+    EXPECT_TRUE(file.append("a\n"));
+    EXPECT_TRUE(file.append("b\n"));
+    EXPECT_EQ(drained(), "\na\nb\n");
+  }
+  {
+    RequestLog log(false, path);
+    for (int i = 0; i < 2000; ++i) log.add({.path = std::string(200, 'p'), .status = 200});
+  }
+  EXPECT_GT(drained().size(), 1000u);
+  ::close(reader);
 }
 
 }  // namespace
