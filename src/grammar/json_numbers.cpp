@@ -10,6 +10,15 @@ namespace {
 
 constexpr int64_t most_usual = 999'999'999'999'999;  // 15 digits, which every parser keeps exactly
 
+// A bound that is not given is the usual one, or the other bound where that is beyond it: then one
+// number matches, which is the next one if the bound itself is excluded.
+int64_t least_of(const NumberBounds& b) {
+  return b.least.value_or(std::min(-most_usual, b.most.value_or(0) - b.most_excluded));
+}
+int64_t most_of(const NumberBounds& b) {
+  return b.most.value_or(std::max(most_usual, b.least.value_or(0) + b.least_excluded));
+}
+
 }  // namespace
 
 // Numbers with as many digits as `low` and `high` that lie between them. `free_low`: digits before
@@ -47,8 +56,7 @@ Phrase JsonPhrases::whole(int64_t low, int64_t high) {
 
 Phrase JsonPhrases::integer(const NumberBounds& b) {
   constexpr int64_t huge = std::numeric_limits<int64_t>::max() - 1;
-  int64_t low = b.least.value_or(std::min(-most_usual, b.most.value_or(0)));
-  int64_t high = b.most.value_or(std::max(most_usual, b.least.value_or(0)));
+  int64_t low = least_of(b), high = most_of(b);
   low = std::max(low, -huge) + b.least_excluded, high = std::min(high, huge) - b.most_excluded;
   if (low > high)
     fail_usage(g_.where(), "expected a minimum that is not above the maximum, got {} and {}", low,
@@ -91,8 +99,7 @@ Phrase JsonPhrases::number(const NumberBounds& b) {
     return g_.sequence(
         {g_.optional(g_.text("-")), integer, g_.optional(fraction), g_.optional(exponent)});
   }
-  const int64_t least = b.least.value_or(std::min(-most_usual, b.most.value_or(0)));
-  const int64_t most = b.most.value_or(std::max(most_usual, b.least.value_or(0)));
+  const int64_t least = least_of(b), most = most_of(b);
   if (least > most)
     fail_usage(g_.where(), "expected a minimum that is not above the maximum, got {} and {}", least,
                most);

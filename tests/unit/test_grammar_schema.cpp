@@ -91,6 +91,12 @@ TEST(GrammarSchema, IntegerRangesAreExact) {
     EXPECT_FALSE(takes(a, "1.0"));
   }
   EXPECT_THROW(automaton(R"({"type": "integer", "minimum": 3, "maximum": 2})"), Error);
+  Automaton above = automaton(R"({"type": "integer", "exclusiveMinimum": 999999999999999})");
+  EXPECT_TRUE(takes(above, "1000000000000000"));
+  EXPECT_FALSE(takes(above, "999999999999999"));
+  Automaton below = automaton(R"({"type": "number", "exclusiveMaximum": -999999999999999})");
+  EXPECT_TRUE(takes(below, "-1000000000000000"));
+  EXPECT_FALSE(takes(below, "-999999999999999"));
 }
 
 TEST(GrammarSchema, NumberBoundsHold) {
