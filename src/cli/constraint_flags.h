@@ -12,8 +12,11 @@ struct ConstraintFlags {
   std::string json_schema, regex;  // a file; a pattern
 
   void add(CLI::App&);
-  // What the flags ask for; reads the file.
+  // What the flags ask for, also if their values are empty; reads the file.
   ConstraintSpec spec() const;
+
+ private:
+  const CLI::Option *schema_ = nullptr, *regex_ = nullptr;
 };
 
 }  // namespace hearth::inline cli

@@ -34,6 +34,11 @@ TEST(ConstrainedCommands, GenerateAndChat) {
   EXPECT_NE(bad.err.find("lookahead"), std::string::npos) << bad.err;
   const auto both = out({"generate", "--regex", "a", "--json-schema", folder / "schema.json"});
   EXPECT_EQ(both.status, 2);
+  for (const char* flag : {"--regex", "--json-schema"}) {
+    const auto empty = out({"generate", "--prompt", "x", flag, ""});
+    EXPECT_EQ(empty.status, 2) << flag;
+    EXPECT_NE(empty.err.find(flag), std::string::npos) << empty.err;
+  }
 }
 
 TEST_F(Serve, LogsRequestsToAFile) {
