@@ -202,7 +202,14 @@ void Engine::State::take_inbox() {
     ends.swap(cancelled);
     std::swap(all, cancels_all);
   }
-  for (auto& request : requests) loop.start(std::move(request));
+  // A listener that throws must not keep those behind it from being told.
+  std::exception_ptr thrown;
+  for (auto& request : requests) {
+    try {
+      loop.start(std::move(request));
+    } catch (...) { thrown = std::current_exception(); }
+  }
+  if (thrown) std::rethrow_exception(thrown);
   for (const uint64_t id : ends) loop.cancel(id);
   if (all) loop.cancel_all();
 }

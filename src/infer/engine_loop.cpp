@@ -47,6 +47,15 @@ bool EngineLoop::step() {
 void EngineLoop::start(std::unique_ptr<ActiveRequest> owned) {
   ActiveRequest& r = *owned;
   requests_.emplace(r.id, std::move(owned));
+  try {
+    begin(r);
+  } catch (...) {
+    if (!requests_.contains(r.id)) throw;  // by a listener that was already notified of the end
+    end(r, {}, std::current_exception());
+  }
+}
+
+void EngineLoop::begin(ActiveRequest& r) {
   if (r.job.request.beams > 1) r.search = std::make_unique<BeamSearch>(r.job);
   auto seq = std::make_unique<Sequence>(Sequence{.request = &r,
                                                  .sample = 0,

@@ -30,6 +30,7 @@ class EngineLoop {
  public:
   EngineLoop(const ModelConfig&, ParamStore&, Backend&, const RunnerSpec&, const SchedulerSpec&);
 
+  // What the request causes is reported to its listener; throws only what the listener throws.
   void start(std::unique_ptr<ActiveRequest>);
   void cancel(uint64_t id);
   void cancel_all();
@@ -51,6 +52,7 @@ class EngineLoop {
     bool empty() const { return slots.empty(); }
     void clear() { feed.clear(), slots.clear(); }
   };
+  void begin(ActiveRequest&);
   void launch(std::span<Sequence* const>);
   // Launches the next step before the current one is collected; false: not possible now.
   bool launch_next();

@@ -265,6 +265,24 @@ void expect_error(Engine& e, const Request& r, const std::string& field) {
   }
 }
 
+// A listener that throws while requests are taken in: those behind it are told of the failure.
+TEST(Engine, TellsTheRequestsBehindAListenerThatThrows) {
+  const auto backend = make_cpu_backend(1);
+  TinyModel m(*backend, tiny_config());
+  Engine e = m.engine({});
+  int told = 0, failed = 0;
+  e.submit(greedy({1, 2}, 0),
+           {.done = [](auto, std::exception_ptr) { throw std::runtime_error("enough"); }});
+  for (int i = 0; i < 2; ++i)
+    e.submit(greedy({1, 2}, 3),
+             {.done = [&](auto, std::exception_ptr error) { ++told, failed += bool(error); }});
+  EXPECT_THROW(e.step(), std::runtime_error);
+  EXPECT_EQ(told, 2);
+  EXPECT_EQ(failed, 2);
+  EXPECT_EQ(e.stats().used_blocks, 0);
+  EXPECT_EQ(only(e, greedy({1, 2}, 3)).tokens.size(), 3u);
+}
+
 TEST(Engine, RefusesWhatItCannotRun) {
   const auto backend = make_reference_backend();
   TinyModel m(*backend, tiny_config());
