@@ -207,7 +207,9 @@ TEST(CudaEngine, DifferencesIn16BitsAreNearTies) {
           "{}: {} of {} tokens differ, log-probabilities off by {:.4f} at most, {:.5f} on "
           "average\n",
           to_string(dtype), differ, count, most, total / count);
-      EXPECT_LT(most, 0.05);
+      // At a near tie of a router another expert may be chosen, which moves one token's output at
+      // once.
+      EXPECT_LT(most, c.moe.experts > 0 ? 0.3 : 0.05);
       EXPECT_LT(total / count, 0.005);
     }
 }
