@@ -70,10 +70,10 @@ Phrase SchemaPhrases::object(const Json& s, const std::string& path) {
     first = g_.rule_of(g_.choice({close, g_.sequence({json_.space(), extra, g_.call(later)})}));
   }
   for (size_t i = members.size(); i-- > 0;) {
-    const auto& [written, needed] = members[i];
+    const Member& own = members[i];
     const auto rest = [&](Phrase before, RuleId skipped) {
-      const Phrase with = g_.sequence({before, written, g_.call(later)});
-      return g_.rule_of(needed ? with : g_.choice({with, g_.call(skipped)}));
+      const Phrase with = g_.sequence({before, own.written, g_.call(later)});
+      return g_.rule_of(own.required ? with : g_.choice({with, g_.call(skipped)}));
     };
     const RuleId begun = rest(json_.space(), first);
     later = rest(json_.comma(), later);

@@ -143,7 +143,8 @@ TEST(GrammarRegex, RefusesByName) {
       {"\\u12", "hexadecimal"},
       {"(?<n", "group name"}};
   for (const auto& [pattern, part] : cases) {
-    const std::string said = message_of([&] { regex_grammar(pattern, "regex"); });
+    const std::string said =
+        message_of([&, &pattern = pattern] { regex_grammar(pattern, "regex"); });
     EXPECT_NE(said.find(part), std::string::npos) << pattern << ": " << said;
     EXPECT_EQ(said.find('\n'), std::string::npos);
     EXPECT_TRUE(said.starts_with("[regex] ")) << said;

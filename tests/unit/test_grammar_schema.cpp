@@ -220,7 +220,7 @@ TEST(GrammarSchema, RefusesByNameAndPath) {
       {R"({"type": "array", "maxItems": 1000000000})", {"maxItems"}},
       {R"({"type": "array", "minItems": 3, "maxItems": 2})", {"2"}}};
   for (const auto& [schema, parts] : cases) {
-    const std::string said = message_of([&] { automaton(schema); });
+    const std::string said = message_of([&, &schema = schema] { automaton(schema); });
     EXPECT_EQ(said.find('\n'), std::string::npos);
     for (const char* part : parts)
       EXPECT_NE(said.find(part), std::string::npos) << schema << ": " << said;
