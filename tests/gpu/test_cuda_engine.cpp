@@ -155,27 +155,29 @@ std::vector<ModelConfig> card_configs(float init_std) {
   return all;
 }
 
-TEST(CudaEngine, GreedyTokensInFp32AreTheCpus) {
+class CudaEngineModels : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(, CudaEngineModels, testing::Range(size_t(0), card_configs(0).size()));
+
+TEST_P(CudaEngineModels, GreedyTokensInFp32AreTheCpus) {
   HEARTH_NEEDS_A_CARD();
   const auto cpu = make_cpu_backend(0);
-  for (const ModelConfig& c : card_configs(0.15f)) {
-    TinyModel want_model(*cpu, c);
-    const std::vector<Request> requests = greedy_requests(64);
-    const auto want = want_model.engine({.max_batch = 64}).run(requests);
-    for (const bool graphs : {true, false})
-      for (const EngineSpec& spec :
-           {EngineSpec{.max_batch = 1}, EngineSpec{.max_batch = 64},
-            EngineSpec{.max_batch = 16, .step_tokens = 200, .speculate = 3},
-            EngineSpec{.max_batch = 16, .cache_bytes = 5 * 2 * 2 * 4 * 64 * 32 * 4 * 2}}) {
-        TinyModel m(card(true, graphs), c);
-        const auto got = m.engine(spec).run(requests);
-        for (size_t i = 0; i < got.size(); ++i) {
-          EXPECT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
-          for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)
-            EXPECT_NEAR(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob, 1e-3);
-        }
+  const ModelConfig c = card_configs(0.15f)[GetParam()];
+  TinyModel want_model(*cpu, c);
+  const std::vector<Request> requests = greedy_requests(64);
+  const auto want = want_model.engine({.max_batch = 64}).run(requests);
+  for (const bool graphs : {true, false})
+    for (const EngineSpec& spec :
+         {EngineSpec{.max_batch = 1}, EngineSpec{.max_batch = 64},
+          EngineSpec{.max_batch = 16, .step_tokens = 200, .speculate = 3},
+          EngineSpec{.max_batch = 16, .cache_bytes = 5 * 2 * 2 * 4 * 64 * 32 * 4 * 2}}) {
+      TinyModel m(card(true, graphs), c);
+      const auto got = m.engine(spec).run(requests);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
+        for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)
+          EXPECT_NEAR(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob, 1e-3);
       }
-  }
+    }
 }
 
 // Where the token differs from the likeliest of the training forward pass, the two are near.

@@ -211,33 +211,39 @@ std::vector<ModelConfig> byte_configs() {
   return all;
 }
 
-TEST(CudaInvariant, TheSamplersLogprobsAreTheTrainersToTheBit) {
+// A model to a test: tests run side by side.
+class CudaInvariantModels : public testing::TestWithParam<size_t> {
+ protected:
+  const ModelConfig m = byte_configs()[GetParam()];
+};
+INSTANTIATE_TEST_SUITE_P(, CudaInvariantModels, testing::Range(size_t(0), byte_configs().size()));
+
+TEST_P(CudaInvariantModels, TheSamplersLogprobsAreTheTrainersToTheBit) {
   HEARTH_NEEDS_A_CARD();
   const GrpoSize size{.prompts = {1, 3, 60, 64, 100, 131}, .completion = 90};
-  for (const ModelConfig& m : byte_configs())
-    for (const auto& [temperature, vocab] : {std::pair{1.0f, int64_t(257)},
-                                             {0.7f, int64_t(257)},
-                                             {1.0f, int64_t(300)},
-                                             {0.7f, int64_t(300)}})
-      for (const char* lora : {"", "8,16"}) {
-        if (*lora && (m.logit_softcap > 0 || temperature != 1)) continue;
-        SCOPED_TRACE(
-            fmt::format("{} of {} at {} {}", enum_name(m.position), vocab, temperature, lora));
-        GrpoConfig c;
-        c.temperature = temperature, c.train_equal = true, c.micro_tokens = 2048;
-        c.group = 8, c.reward = {"length:40"};
-        if (*lora) c.lora = {lora};
-        ModelConfig padded = m;
-        padded.vocab = vocab;  // 300: more than the tokenizer has
-        GrpoTask task(invariant_card(), c, padded, DType::bf16, size);
-        int64_t compared = 0;
-        for (int i = 0; i < 3; ++i) {
-          const StepFindings f = task.step();
-          EXPECT_EQ(f.gap.most, 0) << "mean " << f.gap.sum / double(f.gap.tokens);
-          compared += f.gap.tokens;
-        }
-        EXPECT_GT(compared, 3000);
+  for (const auto& [temperature, vocab] : {std::pair{1.0f, int64_t(257)},
+                                           {0.7f, int64_t(257)},
+                                           {1.0f, int64_t(300)},
+                                           {0.7f, int64_t(300)}})
+    for (const char* lora : {"", "8,16"}) {
+      if (*lora && (m.logit_softcap > 0 || temperature != 1)) continue;
+      SCOPED_TRACE(
+          fmt::format("{} of {} at {} {}", enum_name(m.position), vocab, temperature, lora));
+      GrpoConfig c;
+      c.temperature = temperature, c.train_equal = true, c.micro_tokens = 2048;
+      c.group = 8, c.reward = {"length:40"};
+      if (*lora) c.lora = {lora};
+      ModelConfig padded = m;
+      padded.vocab = vocab;  // 300: more than the tokenizer has
+      GrpoTask task(invariant_card(), c, padded, DType::bf16, size);
+      int64_t compared = 0;
+      for (int i = 0; i < 3; ++i) {
+        const StepFindings f = task.step();
+        EXPECT_EQ(f.gap.most, 0) << "mean " << f.gap.sum / double(f.gap.tokens);
+        compared += f.gap.tokens;
       }
+      EXPECT_GT(compared, 3000);
+    }
 }
 
 // With fp8 only gradients are computed in it.
@@ -269,32 +275,31 @@ TEST(CudaInvariant, Fp8KeepsTheLogprobs) {
 }
 
 // What a request gets does not depend on those beside it, nor on how its prompt comes in.
-TEST(CudaInvariant, CompletionsDoNotDependOnTheBatch) {
+TEST_P(CudaInvariantModels, CompletionsDoNotDependOnTheBatch) {
   HEARTH_NEEDS_A_CARD();
   for (const auto& [dtype, format] : {std::pair{DType::bf16, WeightFormat::plain},
                                       {DType::f16, WeightFormat::plain},
-                                      {DType::bf16, WeightFormat::int8}})
-    for (const ModelConfig& m : byte_configs()) {
-      if (m.moe && format != WeightFormat::plain) continue;  // refused
-      TinyModel model(invariant_card(), m, 7, dtype, format);
-      std::vector<Request> all;
-      for (int i = 0; i < 70; ++i) {
-        Request r{.prompt = tiny_prompt(1 + (i * 37) % 170, i)};
-        r.sampling.max_tokens = 1 + (i * 13) % 60, r.sampling.logprobs = 1;
-        r.sampling.seed = uint64_t(i);
-        all.push_back(std::move(r));
-      }
-      const auto want = model.engine({.max_batch = 1}).run(all);
-      for (const EngineSpec& spec :
-           {EngineSpec{.max_batch = 70}, EngineSpec{.max_batch = 16, .step_tokens = 50}}) {
-        const auto got = model.engine(spec).run(all);
-        for (size_t i = 0; i < all.size(); ++i) {
-          ASSERT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
-          for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)
-            EXPECT_EQ(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob);
-        }
+                                      {DType::bf16, WeightFormat::int8}}) {
+    if (m.moe && format != WeightFormat::plain) continue;  // refused
+    TinyModel model(invariant_card(), m, 7, dtype, format);
+    std::vector<Request> all;
+    for (int i = 0; i < 70; ++i) {
+      Request r{.prompt = tiny_prompt(1 + (i * 37) % 170, i)};
+      r.sampling.max_tokens = 1 + (i * 13) % 60, r.sampling.logprobs = 1;
+      r.sampling.seed = uint64_t(i);
+      all.push_back(std::move(r));
+    }
+    const auto want = model.engine({.max_batch = 1}).run(all);
+    for (const EngineSpec& spec :
+         {EngineSpec{.max_batch = 70}, EngineSpec{.max_batch = 16, .step_tokens = 50}}) {
+      const auto got = model.engine(spec).run(all);
+      for (size_t i = 0; i < all.size(); ++i) {
+        ASSERT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
+        for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)
+          EXPECT_EQ(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob);
       }
     }
+  }
 }
 
 TEST(CudaInvariant, WhatHasNoSuchKernelsIsRefused) {
