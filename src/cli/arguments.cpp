@@ -323,6 +323,8 @@ void append_settings(std::vector<std::string>& args, std::set<std::string>& seen
     if (item.values.empty() || (item.values.size() == 1 && item.values[0].empty())) continue;
     if (flag == trust_flag)
       fail_usage(file, "{} is allowed only on the command line, not in a file", trust_flag);
+    if (item.values.size() > 1 && command.get_option_no_throw(flag)->get_items_expected_max() <= 1)
+      fail_usage(file, "expected one value for {}, got a list of {}", item.key, item.values.size());
     if (!seen.insert(flag).second) continue;
     if (!trusted) expect_trusted(command, file, flag, item.values);
     append(args, command, flag, item.values, fmt::format("{}: {}", file, item.key));

@@ -228,8 +228,10 @@ void print_result(const EvalFlags& f, const EvalResult& r) {
 
 void run_eval(const EvalFlags& f) {
   const EvalTask task = parse_enum<EvalTask>(f.task, "--task");
-  cache_format(f.kv);  // reports a wrong name before the model is loaded
+  const CacheFormat cache = cache_format(f.kv);  // reports a wrong name before the model is loaded
   Examinee e(f);
+  if (e.model.config().mla && cache != CacheFormat::plain)
+    fail_usage("--kv", "a cache of latents (kv_latent) cannot be in fp8: use a plain one");
   switch (task) {
     case EvalTask::perplexity:
       return print_result(f, eval_perplexity(e, f));

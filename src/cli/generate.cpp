@@ -2,6 +2,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <iostream>
 #include <iterator>
@@ -113,6 +114,13 @@ void print_text(const std::vector<Completion>& all, const std::string& echoed) {
   }
 }
 
+// Of constrained texts.
+void say_if_cut(const std::vector<Completion>& all) {
+  const auto cut = [](const Completion& c) { return c.finish_reason == "length"; };
+  if (std::ranges::any_of(all, cut))
+    say("hearth: the text is not complete: --max-tokens ended it before it matched\n");
+}
+
 Request complete(const GenerateFlags& flags) {
   Request r = flags.request;
   r.sampling.logit_bias = parse_bias(flags.logit_bias);
@@ -177,6 +185,7 @@ void run_generate(const GenerateFlags& flags) {
   flush();
   for (const Completion& c : all)
     if (say_if_clipped(c, asked, config.context)) break;
+  if (request.constraint) say_if_cut(all);
   say("{} tokens, prompt {}: first token {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
       all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
       all[0].finish_reason, backend->describe(), engine.stats().cache);

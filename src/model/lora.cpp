@@ -32,6 +32,7 @@ std::vector<LoraModule> all_modules(const ModelConfig& config) {
   constexpr std::string_view suffix = ".weight";
   ModelConfig c = config.resolve();
   c.lora = {};
+  c.mtp = 0;  // modules have no adapters, and must not change the names of the blocks' matrices
   std::vector<LoraModule> out;
   for (const FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
     if (t.shape.size() != 2 || !t.param.starts_with("blocks.") || !t.param.ends_with(suffix))

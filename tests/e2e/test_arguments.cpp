@@ -100,6 +100,9 @@ TEST(Arguments, ASwitchTakesTruthValues) {
                        "--data",   "x.bin",    "--batch", "1"};
   expect_error(run(folder, call + Arguments{"--config", toml}), 2,
                "flags.toml: decay_all] expected true or false");
+  write_file_atomic(toml, std::string_view("warmup = [1, 2]\n"));
+  expect_error(run(folder, call + Arguments{"--config", toml}), 2,
+               "flags.toml] expected one value for warmup, got a list of 2");
   expect_error(run(folder, call + Arguments{"--decay-all=maybe"}), 2,
                "[--decay-all] expected true or false");
   setenv("HEARTH_DECAY_ALL", "maybe", 1);

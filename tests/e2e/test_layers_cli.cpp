@@ -1,6 +1,8 @@
 // Models whose layers differ, whose values have another width than their keys, or that have the
 // choices of fast recipes, through the commands: training resumes to the bit, every task and the
 // engine take them, files keep them or refuse them in one line.
+#include <fmt/format.h>
+
 #include "e2e/short_runs.h"
 
 namespace hearth {
@@ -112,6 +114,9 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
     EXPECT_EQ(r.status, 0) << r.err;
     return r.out;
   };
+  // The adapters are found again by the names that they were written with.
+  generated(runs.folder / "lora");
+
   const fs::path folder = runs.folder / "folder";
   const Ran own = run(runs.folder, {"convert", "--from", base.string(), "--to", folder.string()});
   ASSERT_EQ(own.status, 0) << own.err;
