@@ -49,7 +49,9 @@ std::vector<int32_t> ChatPrompt::encode(const ordered_json& messages, const orde
   if (!template_) {
     const std::string text = plain_conversation(messages, generation_prompt);
     check_size(text, max_bytes);
-    return tokenizer_.encode(text);
+    std::vector<int32_t> ids = tokenizer_.encode(text);
+    tokenizer_.add_template(ids);  // as a completion of this text would
+    return ids;
   }
   const MarkedText text = template_->render(
       {.messages = messages, .add_generation_prompt = generation_prompt, .variables = variables});

@@ -1,5 +1,6 @@
 // From a model folder's template to ids: special tokens only where the template wrote them, and
 // which ids are the assistant's.
+#include "data/examples/examples.h"
 #include "formats/json.h"
 #include "test_io_support.h"
 #include "text/chat/chat_template.h"
@@ -167,6 +168,116 @@ TEST(EncodeChat, QwensOwnTemplate) {
   for (size_t i = 0; i < text.size(); ++i)
     if (text.marks[i] & mark::answer) answer += text.bytes[i];
   EXPECT_EQ(answer, "yo<|im_end|>");
+}
+
+// --- SentencePiece: a space before the text ---
+
+// Bytes as ids from 3 on, U+2581 as 259, and two special tokens.
+Tokenizer space_tokenizer(const ordered_json& normalizer, const ordered_json& pre_tokenizer) {
+  ordered_json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
+  for (int b = 0; b < 256; ++b) vocab[fmt::format("<0x{:02X}>", b)] = b + 3;
+  vocab["\u2581"] = 259;
+  const auto added = [](int id, const char* text) {
+    return ordered_json{{"id", id},           {"content", text}, {"special", true},
+                        {"lstrip", false},    {"rstrip", false}, {"single_word", false},
+                        {"normalized", false}};
+  };
+  const ordered_json spaces = {
+      {"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+  const ordered_json file = {
+      {"added_tokens", {added(0, "<unk>"), added(1, "<s>"), added(2, "</s>"), added(300, "<bot>")}},
+      {"normalizer", normalizer},
+      {"pre_tokenizer", pre_tokenizer},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders",
+         {spaces,
+          {{"type", "ByteFallback"}},
+          {{"type", "Fuse"}},
+          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", "<unk>"},
+        {"fuse_unk", true},
+        {"byte_fallback", true},
+        {"vocab", vocab},
+        {"merges", ordered_json::array()}}}};
+  const ScratchDir dir;
+  spill(dir / "tokenizer.json", file.dump());
+  return Tokenizer::load(dir.path());
+}
+
+// Llama-2: a space before each part between special tokens.
+Tokenizer llama2_tokenizer() {
+  return space_tokenizer(
+      {{"type", "Sequence"},
+       {"normalizers",
+        {{{"type", "Prepend"}, {"prepend", "\u2581"}},
+         {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}}}},
+      nullptr);
+}
+
+// Later ones: a space before the whole text alone.
+Tokenizer first_tokenizer() {
+  return space_tokenizer(nullptr, {{"type", "Metaspace"},
+                                   {"replacement", "\u2581"},
+                                   {"prepend_scheme", "first"},
+                                   {"split", false}});
+}
+
+Ids pieces_of(std::string_view text) {
+  Ids ids;
+  for (const char c : text) ids.push_back(c == ' ' ? 259 : 3 + uint8_t(c));
+  return ids;
+}
+
+const ChatTemplate bot(
+    "{% for m in messages %}{{ '<bot>\n' if m.role == 'assistant' }}{{ m.content }}"
+    "{{ '</s>' if m.role == 'assistant' }}{% endfor %}"
+    "{{ '<bot>\n' if add_generation_prompt }}",
+    "t");
+const ordered_json asked = {{{"role", "user"}, {"content", "hi"}},
+                            {{"role", "assistant"}, {"content", "ok."}}};
+
+TEST(EncodeChat, SpacesStandWhereTheTokenizerPutsThem) {
+  for (const Tokenizer& t : {llama2_tokenizer(), first_tokenizer()}) {
+    const MarkedText text = bot.render({.messages = asked});
+    EXPECT_EQ(encode_chat(t, text).ids, t.encode_with_special(text.bytes));
+  }
+  EXPECT_EQ(encode_chat(first_tokenizer(), bot.render({.messages = asked})).ids,
+            pieces_of(" hi") + Ids{300} + pieces_of("\nok.") + Ids{2});
+}
+
+// The added space belongs to no answer, and no answer is shifted by it.
+TEST(EncodeChat, AnswersAreNotShiftedByAddedSpaces) {
+  for (const Tokenizer& t : {llama2_tokenizer(), first_tokenizer()})
+    EXPECT_EQ(answers(t, encode_chat(t, bot.render_answers({.messages = asked}))), "ok.</s>");
+}
+
+TEST(EncodeChat, ATextThatContinuesAnotherGetsNoSpace) {
+  const auto text_of = [](const char* bytes) {
+    return ChatTemplate("{{ messages[0].content }}", "t")
+        .render({.messages = {{{"role", "user"}, {"content", bytes}}}});
+  };
+  for (const Tokenizer& t : {llama2_tokenizer(), first_tokenizer()}) {
+    const EncodedChat open = encode_chat(t, text_of("hi"));
+    EXPECT_EQ(open.next, TextStart::inside);
+    EXPECT_EQ(encode_chat(t, text_of("ok"), open.next).ids, pieces_of("ok"));
+    EXPECT_EQ(encode_chat(t, bot.render({.messages = asked})).next, TextStart::after_token);
+    EXPECT_EQ(encode_chat(t, text_of(""), TextStart::inside).next, TextStart::inside);
+  }
+}
+
+// A completion is encoded apart from its prompt, and yet as in one text.
+TEST(EncodeChat, CompletionsContinueTheirPrompt) {
+  const ordered_json row = {{"prompt", "2+2="}, {"completion", "4"}};
+  for (const Tokenizer& t : {llama2_tokenizer(), first_tokenizer()}) {
+    const Example e = ExampleEncoder(t, bot, 200).example(row, "row");
+    EXPECT_EQ(e.tokens, pieces_of(" 2+2=4") + Ids{2});
+    const ordered_json turns = {{"instruction", "hi"}, {"output", "ok."}};
+    EXPECT_EQ(ExampleEncoder(t, bot, 200).example(turns, "row").tokens,
+              encode_chat(t, bot.render({.messages = asked})).ids);
+  }
 }
 
 }  // namespace

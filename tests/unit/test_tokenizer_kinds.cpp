@@ -121,6 +121,12 @@ TEST(tokenizer_kinds, qwen) {
   }
 }
 
+Ids encode_at(const Tokenizer& t, std::string_view text, TextStart start) {
+  Ids ids;
+  t.encode_to(text, ids, start);
+  return ids;
+}
+
 TEST(tokenizer_kinds, pieces) {
   for (const Tokenizer& t : read_and_saved(pieces_file())) {
     EXPECT_EQ(t.encode(""), Ids{});
@@ -135,6 +141,8 @@ TEST(tokenizer_kinds, pieces) {
     EXPECT_EQ(t.encode("<s>").size(), 4u);
     // Each stretch between special tokens gets its space.
     EXPECT_EQ(t.encode_with_special("a<s>a</s>"), (Ids{space_a, 1, space_a, 2}));
+    EXPECT_EQ(encode_at(t, "a", TextStart::after_token), Ids{space_a});
+    EXPECT_EQ(encode_at(t, "a a", TextStart::inside), (Ids{a, space_a}));
     Ids ids = t.encode("a");
     t.add_template(ids);
     EXPECT_EQ(ids, (Ids{1, space_a}));
@@ -170,10 +178,14 @@ TEST(tokenizer_kinds, metaspace) {
     EXPECT_EQ(t.encode("  a"), (Ids{space, space_a}));  // " a" merges before "  "
     EXPECT_EQ(t.encode_with_special("a<s>a<s> a"), (Ids{space_a, 1, a, 1, space_a}));
     EXPECT_EQ(t.encode_with_special("<s>a"), (Ids{1, a}));
+    EXPECT_EQ(encode_at(t, "a", TextStart::after_token), Ids{a});
+    EXPECT_EQ(encode_at(t, "a", TextStart::inside), Ids{a});
   }
   for (const Tokenizer& t : with({{"prepend_scheme", "always"}})) {  // split is the default
     EXPECT_EQ(t.encode("b   b"), (Ids{space, b, space, space, space, b}));
     EXPECT_EQ(t.encode_with_special("a<s>a"), (Ids{space_a, 1, space_a}));
+    EXPECT_EQ(encode_at(t, "a", TextStart::after_token), Ids{space_a});
+    EXPECT_EQ(encode_at(t, "a", TextStart::inside), Ids{a});
   }
   for (const Tokenizer& t : with({{"add_prefix_space", true}, {"split", false}}))
     EXPECT_EQ(t.encode("b   b"), (Ids{space, b, two_spaces, space, b}));

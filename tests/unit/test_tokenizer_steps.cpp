@@ -18,10 +18,11 @@ using Ids = std::vector<int32_t>;
 using Words = std::vector<std::string>;
 using enum SplitBehaviour;
 
-Words words_by(const std::vector<SplitStep>& steps, std::string_view text, bool first = true) {
+Words words_by(const std::vector<SplitStep>& steps, std::string_view text,
+               TextStart start = TextStart::whole) {
   std::deque<std::string> made;
   Words words;
-  for (const std::string_view w : split_by(steps, text, first, made)) words.emplace_back(w);
+  for (const std::string_view w : split_by(steps, text, start, made)) words.emplace_back(w);
   return words;
 }
 
@@ -89,10 +90,13 @@ TEST(tokenizer_steps, metaspace_after_words) {
   const SplitStep spaces{.kind = SplitKind::spaces, .behaviour = removed};
   SplitStep meta{.kind = SplitKind::metaspace, .behaviour = with_next, .always = true};
   EXPECT_EQ(words_by({spaces, meta}, " a  b\u2581c"), (Words{" a", " b", " c"}));
+  EXPECT_EQ(words_by({spaces, meta}, "a b", TextStart::after_token), (Words{" a", " b"}));
+  EXPECT_EQ(words_by({spaces, meta}, "a b", TextStart::inside), (Words{"a", " b"}));
   meta.always = false, meta.first = true;
   EXPECT_EQ(words_by({spaces, meta}, "a b"), (Words{" a", "b"}));
   EXPECT_EQ(words_by({spaces, meta}, " a b"), (Words{"a", "b"}));
-  EXPECT_EQ(words_by({spaces, meta}, "a b", false), (Words{"a", "b"}));
+  EXPECT_EQ(words_by({spaces, meta}, "a b", TextStart::after_token), (Words{"a", "b"}));
+  EXPECT_EQ(words_by({spaces, meta}, "a b", TextStart::inside), (Words{"a", "b"}));
 }
 
 // --- expressions ---

@@ -149,8 +149,9 @@ MarkedText ExampleEncoder::outside(std::string_view text, bool last) const {
   return MarkedText(last && text_mark_ ? without_end(text) : text, text_mark_);
 }
 
-void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool rendered) const {
-  EncodedChat encoded = encode_chat(tokenizer_, text);
+TextStart ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool rendered,
+                              TextStart start) const {
+  EncodedChat encoded = encode_chat(tokenizer_, text, start);
   std::vector<int32_t>& ids = encoded.ids;
   e.spelled |= encoded.spelled && !rendered;
   e.rendered |= rendered;
@@ -162,6 +163,7 @@ void ExampleEncoder::add(Example& e, const MarkedText& text, bool learned, bool 
   if (!e.tokens.empty() && has_bos) ids.erase(ids.begin());
   e.tokens.insert(e.tokens.end(), ids.begin(), ids.end());
   e.learned.resize(e.tokens.size(), learned);
+  return encoded.next;
 }
 
 // Appends eos to the last learned part, which starts at token `last_answer`, if it has none. A turn
@@ -185,9 +187,9 @@ Example ExampleEncoder::within_length(Example e) const {
 
 Example ExampleEncoder::learned_after(const Prompted& p) const {
   Example e;
-  add(e, p.prompt, false, p.rendered);
+  const TextStart start = add(e, p.prompt, false, p.rendered);
   const size_t answer = e.tokens.size();
-  add(e, p.completion, true, p.rendered);
+  add(e, p.completion, true, p.rendered, start);
   return within_length(ended(std::move(e), answer));
 }
 

@@ -67,7 +67,9 @@ class ExampleEncoder {
   Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
   std::string_view without_end(std::string_view text) const;
   MarkedText outside(std::string_view text, bool last) const;
-  void add(Example&, const MarkedText&, bool learned, bool rendered = false) const;
+  // Appends the ids of a text to the example; returns what a text after it starts with.
+  TextStart add(Example&, const MarkedText&, bool learned, bool rendered = false,
+                TextStart = TextStart::whole) const;
   Example ended(Example, size_t last_answer) const;
   Example whole_text(const nlohmann::ordered_json& row, const std::string& where) const;
   std::vector<Example> pieces_of(Example) const;

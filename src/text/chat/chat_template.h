@@ -72,13 +72,14 @@ std::vector<int32_t> answer_ends(const std::filesystem::path& dir, const ChatTem
 
 struct EncodedChat {
   std::vector<int32_t> ids;
-  std::vector<bool> answer;  // for each id: any of its bytes belongs to an answer
-  bool spelled = false;      // text that spells a special token was encoded as plain text
+  std::vector<bool> answer;           // for each id: any of its bytes belongs to an answer
+  bool spelled = false;               // text that spells a special token was encoded as plain text
+  TextStart next = TextStart::whole;  // what a text after this one starts with
 };
 
 // Special tokens are recognised only in bytes that the template wrote; added tokens that are not
 // special also in the assistant's text. Everything else is encoded as plain text.
-EncodedChat encode_chat(const Tokenizer&, const MarkedText&);
+EncodedChat encode_chat(const Tokenizer&, const MarkedText&, TextStart = TextStart::whole);
 
 // The template stored beside a tokenizer, unchanged; null if there is none.
 nlohmann::ordered_json written_chat_template(const std::filesystem::path& tokenizer);

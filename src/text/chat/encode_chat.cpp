@@ -14,8 +14,8 @@ bool any_marked(const MarkedText& t, size_t begin, size_t end, char bits) {
 
 class ChatEncoder {
  public:
-  ChatEncoder(const Tokenizer& tokenizer, const MarkedText& text)
-      : tokenizer_(tokenizer), text_(text) {}
+  ChatEncoder(const Tokenizer& tokenizer, const MarkedText& text, TextStart start)
+      : tokenizer_(tokenizer), text_(text), start_(start) {}
 
   EncodedChat run() {
     size_t done = 0;
@@ -32,6 +32,9 @@ class ChatEncoder {
       done = end;
     }
     plain(done, text_.size());
+    out_.next = text_.size() == 0      ? start_
+                : done == text_.size() ? TextStart::after_token
+                                       : TextStart::inside;
     return std::move(out_);
   }
 
@@ -39,7 +42,7 @@ class ChatEncoder {
   void plain(size_t begin, size_t end) {
     if (begin == end) return;
     const size_t first = out_.ids.size();
-    tokenizer_.encode_to(std::string_view(text_.bytes).substr(begin, end - begin), out_.ids);
+    encode_part(begin, end, out_.ids);
     out_.answer.resize(out_.ids.size());
     if (!any_marked(text_, begin, end, mark::answer)) return;
     const std::vector<std::pair<size_t, size_t>> spans = answers(begin, end, first);
@@ -52,16 +55,28 @@ class ChatEncoder {
     }
   }
 
-  // The positions of the assistant's answers within a part, in the text that its ids (from `first`)
-  // decode to.
+  // Bytes from `begin`, where the text or the part after a special token starts, to `end`.
+  void encode_part(size_t begin, size_t end, std::vector<int32_t>& ids) const {
+    tokenizer_.encode_to(std::string_view(text_.bytes).substr(begin, end - begin), ids,
+                         begin == 0 ? start_ : TextStart::after_token);
+  }
+
+  // The bytes that ids stand for, with those that decoding strips.
+  size_t bytes_of(std::span<const int32_t> ids) const {
+    size_t n = 0;
+    for (const int32_t id : ids) n += tokenizer_.bytes_of(id).size();
+    return n;
+  }
+
+  // The positions of the assistant's answers within a part, in the bytes of its ids (from `first`).
   std::vector<std::pair<size_t, size_t>> answers(size_t begin, size_t end, size_t first) const {
-    size_t decoded = 0;
-    for (size_t i = first; i < out_.ids.size(); ++i)
-      decoded += tokenizer_.bytes_of(out_.ids[i]).size();
-    const auto place = [&](size_t at) {
-      if (decoded == end - begin) return at - begin;
-      // The tokenizer normalises, so the text before may decode to a different length.
-      return tokenizer_.decode(tokenizer_.encode(text_.bytes.substr(begin, at - begin))).size();
+    const size_t encoded = bytes_of(std::span(out_.ids).subspan(first));
+    const auto place = [&](size_t at) -> size_t {
+      if (encoded == end - begin) return at - begin;
+      // The tokenizer normalises or adds a space, so the text before may have a different length.
+      std::vector<int32_t> before;
+      if (at > begin) encode_part(begin, at, before);
+      return bytes_of(before);
     };
     std::vector<std::pair<size_t, size_t>> spans;
     for (size_t i = begin; i < end; ++i) {
@@ -76,13 +91,14 @@ class ChatEncoder {
 
   const Tokenizer& tokenizer_;
   const MarkedText& text_;
+  const TextStart start_;
   EncodedChat out_;
 };
 
 }  // namespace
 
-EncodedChat encode_chat(const Tokenizer& tokenizer, const MarkedText& text) {
-  return ChatEncoder(tokenizer, text).run();
+EncodedChat encode_chat(const Tokenizer& tokenizer, const MarkedText& text, TextStart start) {
+  return ChatEncoder(tokenizer, text, start).run();
 }
 
 }  // namespace hearth::inline text

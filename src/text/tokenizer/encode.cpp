@@ -84,12 +84,13 @@ constexpr int32_t first_byte_piece = 3;  // llama2.c: <unk>, <s>, </s>, then the
 bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
 // Follows encode() of llama2.c: bos, a dummy space, then each character that is a piece, or its
-// bytes; merges over the whole text.
-void encode_llama2c(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
-  out.push_back(v.bos);
+// bytes; merges over the whole text. Inside a text there is neither bos nor dummy space.
+void encode_llama2c(const Vocabulary& v, std::string_view text, TextStart at,
+                    std::vector<int32_t>& out) {
+  if (at != TextStart::inside) out.push_back(v.bos);
   if (text.empty()) return;
   const size_t start = out.size();
-  out.push_back(v.pieces.find(std::string_view(" "))->second);
+  if (at != TextStart::inside) out.push_back(v.pieces.find(std::string_view(" "))->second);
   for (size_t i = 0; i < text.size();) {
     size_t n = 1;
     while (n < 4 && i + n < text.size() && continues(text[i + n])) ++n;
@@ -104,16 +105,17 @@ void encode_llama2c(const Vocabulary& v, std::string_view text, std::vector<int3
 }
 
 // Normalises the text; makes no copy if nothing changes.
-std::string_view normalise(const Vocabulary& v, std::string_view text, std::string& storage) {
+std::string_view normalise(const Vocabulary& v, std::string_view text, TextStart start,
+                           std::string& storage) {
   std::string copy;
   if (!v.text.normal.empty()) {
-    storage = normalised_by(v.text.normal, text);
+    storage = normalised_by(v.text.normal, text, start);
     if (v.text.pieces && v.text.pattern != Pattern::steps) replace_all(storage, space_mark, " ");
     return storage;
   }
   if (v.text.nfc) text = nfc(text, v.text.pieces ? copy : storage);
   if (!v.text.pieces || text.empty()) return text;
-  const bool lead = v.text.leading == LeadingSpace::always;
+  const bool lead = v.text.leading == LeadingSpace::always && start != TextStart::inside;
   if (!lead && text.find(space_mark) == std::string_view::npos && text.data() != copy.data())
     return text;
   storage = lead ? " " : "";
@@ -123,7 +125,7 @@ std::string_view normalise(const Vocabulary& v, std::string_view text, std::stri
 }
 
 // Words by steps. From the first invalid UTF-8 byte on the text is one word.
-void encode_by_steps(const Vocabulary& v, std::string_view text, bool first,
+void encode_by_steps(const Vocabulary& v, std::string_view text, TextStart start,
                      std::vector<int32_t>& out) {
   std::deque<std::string> made;
   std::string storage;
@@ -137,23 +139,24 @@ void encode_by_steps(const Vocabulary& v, std::string_view text, bool first,
     add_word(v, word, word.data() + word.size(), out);
   };
   if (valid > 0)
-    for (const std::string_view word : split_by(v.text.splits, text.substr(0, valid), first, made))
+    for (const std::string_view word : split_by(v.text.splits, text.substr(0, valid), start, made))
       add(word);
   if (valid < text.size()) add(text.substr(valid));
 }
 
-// Encodes normalised text between added tokens; `first`: it starts the whole text.
-void encode_between(const Vocabulary& v, std::string_view text, bool first,
+// Encodes normalised text between added tokens.
+void encode_between(const Vocabulary& v, std::string_view text, TextStart start,
                     std::vector<int32_t>& out) {
   if (text.empty()) return;
   std::string storage;
-  const bool may_lead = v.text.leading == LeadingSpace::missing ||
-                        (v.text.leading == LeadingSpace::missing_first && first);
+  const bool may_lead =
+      (v.text.leading == LeadingSpace::missing && start != TextStart::inside) ||
+      (v.text.leading == LeadingSpace::missing_first && start == TextStart::whole);
   if (may_lead && text[0] != ' ') {
     storage = " ";
     text = storage += text;
   }
-  if (v.text.pattern == Pattern::steps) return encode_by_steps(v, text, first, out);
+  if (v.text.pattern == Pattern::steps) return encode_by_steps(v, text, start, out);
   const size_t valid = v.text.pieces ? text.size() : valid_prefix(text);
   if (valid == text.size())
     encode_words(v, text, out);
@@ -239,7 +242,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 
 std::string normalised(const Vocabulary& v, std::string_view text) {
   std::string storage;
-  return std::string(normalise(v, text, storage));
+  return std::string(normalise(v, text, TextStart::whole, storage));
 }
 
 void spell(const Vocabulary& v, std::string_view word, std::vector<int32_t>& out) {
@@ -292,20 +295,22 @@ void spell(const Vocabulary& v, std::string_view word, std::vector<int32_t>& out
   }
 }
 
-void encode_plain(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
-  if (v.rule == MergeRule::llama2c) return encode_llama2c(v, text, out);
+void encode_plain(const Vocabulary& v, std::string_view text, TextStart start,
+                  std::vector<int32_t>& out) {
+  if (v.rule == MergeRule::llama2c) return encode_llama2c(v, text, start, out);
   std::string storage;
-  encode_between(v, normalise(v, text, storage), true, out);
+  encode_between(v, normalise(v, text, start, storage), start, out);
 }
 
 void encode_with_added(const Vocabulary& v, std::string_view text, std::vector<int32_t>& out) {
   if (v.rule == MergeRule::llama2c)
-    return encode_llama2c(v, text, out);  // llama2.c has no added tokens in text
+    return encode_llama2c(v, text, TextStart::whole, out);  // it has no added tokens in text
   cut_added(v.raw, text, out, [&](std::string_view part, size_t at) {
     std::string storage;
-    const std::string_view whole = normalise(v, part, storage);
+    const auto start = [](bool first) { return first ? TextStart::whole : TextStart::after_token; };
+    const std::string_view whole = normalise(v, part, start(at == 0), storage);
     cut_added(v.normalized, whole, out, [&](std::string_view rest, size_t inside) {
-      encode_between(v, rest, at + inside == 0, out);
+      encode_between(v, rest, start(at + inside == 0), out);
     });
   });
 }

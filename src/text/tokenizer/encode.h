@@ -26,7 +26,7 @@ void spell(const Vocabulary&, std::string_view word, std::vector<int32_t>& out);
 std::vector<FoundToken> find_added(const AddedTokens&, std::string_view text, const Admits& = {});
 
 // Appends the ids of a text; added tokens in it are treated as plain text.
-void encode_plain(const Vocabulary&, std::string_view text, std::vector<int32_t>& out);
+void encode_plain(const Vocabulary&, std::string_view text, TextStart, std::vector<int32_t>& out);
 // The same, but added tokens become their ids, matched like Hugging Face.
 void encode_with_added(const Vocabulary&, std::string_view text, std::vector<int32_t>& out);
 

@@ -198,7 +198,8 @@ std::string_view as_letters_of(std::string_view bytes, std::deque<std::string>& 
 
 }  // namespace
 
-std::string normalised_by(const std::vector<NormalStep>& steps, std::string_view given) {
+std::string normalised_by(const std::vector<NormalStep>& steps, std::string_view given,
+                          TextStart start) {
   std::string text(given);
   for (const NormalStep& step : steps) {
     if (text.empty()) break;
@@ -213,7 +214,7 @@ std::string normalised_by(const std::vector<NormalStep>& steps, std::string_view
           replace_all(text, step.from, step.to);
         break;
       case NormalKind::prepend:
-        text.insert(0, step.to);
+        if (start != TextStart::inside) text.insert(0, step.to);
         break;
       case NormalKind::strip:
         text = stripped(text, step);
@@ -224,16 +225,18 @@ std::string normalised_by(const std::vector<NormalStep>& steps, std::string_view
 }
 
 std::vector<std::string_view> split_by(const std::vector<SplitStep>& steps, std::string_view text,
-                                       bool first, std::deque<std::string>& made) {
+                                       TextStart start, std::deque<std::string>& made) {
   WordList words{text}, next;
   bool letters = false;
   for (const SplitStep& step : steps) {
     next.clear();
     for (const std::string_view word : words) {
+      const bool begins = word.data() == text.data();
       if (step.kind == SplitKind::metaspace)
         add_metaspace(step, word,
-                      step.always || (step.first && first && word.data() == text.data()), next,
-                      made);
+                      step.always ? !begins || start != TextStart::inside
+                                  : step.first && begins && start == TextStart::whole,
+                      next, made);
       else if (step.kind == SplitKind::letters)
         next.push_back(as_letters_of(word, made));
       else

@@ -11,6 +11,7 @@
 #include "text/tokenizer/nfc.h"
 #include "text/tokenizer/scanner.h"
 #include "text/tokenizer/split_regex.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth::inline text {
 
@@ -27,7 +28,8 @@ struct NormalStep {
   bool left = false, right = false;  // strip: spaces at these ends
 };
 
-std::string normalised_by(const std::vector<NormalStep>&, std::string_view text);
+std::string normalised_by(const std::vector<NormalStep>&, std::string_view text,
+                          TextStart = TextStart::whole);
 
 // --- pre-tokeniser ---
 
@@ -56,8 +58,8 @@ struct SplitStep {
   bool always = false, first = false;  // metaspace: before every part, before the whole text
 };
 
-// The words of a text. They point into the text or into `made`; `first`: the text starts the whole.
+// The words of a text. They point into the text or into `made`.
 std::vector<std::string_view> split_by(const std::vector<SplitStep>&, std::string_view text,
-                                       bool first, std::deque<std::string>& made);
+                                       TextStart, std::deque<std::string>& made);
 
 }  // namespace hearth::inline text

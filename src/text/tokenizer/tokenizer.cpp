@@ -43,14 +43,14 @@ size_t unfinished(std::string_view text) {
 
 Tokenizer::Tokenizer(std::shared_ptr<const Vocabulary> v) : vocabulary_(std::move(v)) {}
 
-void Tokenizer::encode_to(std::string_view text, std::vector<int32_t>& out) const {
-  encode_plain(*vocabulary_, text, out);
+void Tokenizer::encode_to(std::string_view text, std::vector<int32_t>& out, TextStart start) const {
+  encode_plain(*vocabulary_, text, start, out);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> out;
   out.reserve(text.size() / 3 + 8);
-  encode_plain(*vocabulary_, text, out);
+  encode_plain(*vocabulary_, text, TextStart::whole, out);
   return out;
 }
 

@@ -24,6 +24,10 @@ struct FoundToken {
 };
 using Admits = std::function<bool(size_t begin, size_t end, bool special)>;
 
+// What stands before a text that is encoded. SentencePiece tokenizers put a space before the whole
+// text, and some of them after every added token too; never inside a text.
+enum class TextStart : uint8_t { whole, after_token, inside };
+
 class Tokenizer {
  public:
   // Loads a folder with tokenizer.json, vocab.json + merges.txt, one *.tiktoken, a tokenizer.model
@@ -47,7 +51,8 @@ class Tokenizer {
   // Adds the ids of the tokenizer's template (post-processor): bos, eos or nothing.
   void add_template(std::vector<int32_t>& ids) const;
   // encode() appended to `out`; allocates nothing else unless a word is very long.
-  void encode_to(std::string_view text, std::vector<int32_t>& out) const;
+  void encode_to(std::string_view text, std::vector<int32_t>& out,
+                 TextStart = TextStart::whole) const;
 
   // The concatenated bytes of the ids, which need not be valid UTF-8. An unknown id is an error.
   std::string decode(std::span<const int32_t> ids) const;
