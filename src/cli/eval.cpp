@@ -28,8 +28,15 @@ std::span<const std::string_view> names_of(EvalTask) {
   return names;
 }
 
+enum class Bos : uint8_t { automatic, on, off };
+std::span<const std::string_view> names_of(Bos) {
+  static constexpr auto names = std::to_array<std::string_view>({"auto", "on", "off"});
+  return names;
+}
+
 struct EvalFlags {
-  std::string model, adapter, task, data, out, dtype = "auto", weights = "plain", kv = "plain";
+  std::string model, adapter, task, data, out, dtype = "auto", weights = "plain", kv = "plain",
+                                               bos = "auto";
   int64_t limit = 0, stride = 0, context = 0, batch_tokens = 8192, greedy = 0;
   Common common = {};
 };
@@ -44,6 +51,7 @@ struct Examinee {
   std::unique_ptr<Backend> backend;
   LoadedModel model;
   int64_t longest;  // context length in tokens
+  bool bos;         // contexts start with it
 
   explicit Examinee(const EvalFlags& f)
       : backend(make_backend(f.common)),
@@ -51,6 +59,11 @@ struct Examinee {
         longest(f.context ? f.context : model.config().context) {
     if (longest < 1 || longest > model.config().context)
       fail_usage("--context", "expected 1 to {}, got {}", model.config().context, longest);
+    const Bos wanted = parse_enum<Bos>(f.bos, "--bos");
+    const bool has = model.source().tokenizer().empty() || model.tokenizer().bos() >= 0;
+    if (wanted == Bos::on && !has) fail_usage("--bos", "the model's tokenizer has no bos");
+    // Gemma, whose embeddings are scaled, is poor without bos; the harness adds it there alone.
+    bos = wanted == Bos::on || (wanted == Bos::automatic && has && model.config().embed_scale != 1);
   }
 };
 
@@ -85,7 +98,7 @@ EvalResult eval_choices(Examinee& e, const EvalFlags& f, std::vector<Choices> it
   std::vector<ScoreItem> all;
   for (const Choices& item : items)
     for (const std::string& choice : item.choices)
-      all.push_back(encode_pair(e.model.tokenizer(), item.context, " " + choice, e.longest));
+      all.push_back(encode_pair(e.model.tokenizer(), item.context, " " + choice, e.longest, e.bos));
   const auto scores = scored(e, f, all, false);
   return {choice_metrics(items, scores), int64_t(items.size()), tokens_in(scores)};
 }
@@ -95,7 +108,7 @@ EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
   keep_first(items, f.limit);
   std::vector<ScoreItem> all;
   for (const LastWord& item : items)
-    all.push_back(encode_pair(e.model.tokenizer(), item.context, item.word, e.longest));
+    all.push_back(encode_pair(e.model.tokenizer(), item.context, item.word, e.longest, e.bos));
   const auto scores = scored(e, f, all, true);
   return {last_word_metrics(scores), int64_t(items.size()), tokens_in(scores)};
 }
@@ -276,6 +289,10 @@ void add_eval(CLI::App& app) {
                 "perplexity: tokens scored per window, the rest of the window is context; 0: the "
                 "whole window")
       ->check(at_least(0))
+      ->capture_default_str();
+  c->add_option("--bos", f->bos,
+                "hellaswag, lambada, choices: start contexts with bos: auto (Gemma models), on or "
+                "off")
       ->capture_default_str();
   c->add_option("--batch-tokens", f->batch_tokens, "tokens per forward pass")
       ->check(at_least(1))

@@ -88,7 +88,7 @@ int64_t count_chars(std::string_view text) {
 }
 
 ScoreItem encode_pair(const Tokenizer& t, std::string context, std::string continuation,
-                      int64_t longest) {
+                      int64_t longest, bool bos) {
   ScoreItem item;
   if (context.empty()) {
     item.tokens = t.encode(continuation);
@@ -101,9 +101,10 @@ ScoreItem encode_pair(const Tokenizer& t, std::string context, std::string conti
     context.resize(end);
     item.tokens = t.encode(context + continuation);
     item.first = int64_t(t.encode(context).size());
-    if (item.first == 0) {  // only spaces
+    if (item.first == 0 ||  // only spaces
+        (bos && item.tokens[0] != t.bos())) {
       item.tokens.insert(item.tokens.begin(), prefix_token(t));
-      item.first = 1;
+      ++item.first;
     }
   }
   const int64_t n = int64_t(item.tokens.size());

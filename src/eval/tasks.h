@@ -37,9 +37,9 @@ std::string hellaswag_text(std::string_view);
 
 // Context and continuation as tokens: encoded together and split where the context alone ends;
 // trailing spaces of the context belong to the continuation. A text that is too long loses its
-// start.
+// start. `bos`: the text starts with bos.
 ScoreItem encode_pair(const Tokenizer&, std::string context, std::string continuation,
-                      int64_t longest);
+                      int64_t longest, bool bos = false);
 // Windows over a document that predict each token once; each starts `stride` tokens after the last.
 std::vector<ScoreItem> rolling_windows(const Tokenizer&, std::string_view text, int64_t longest,
                                        int64_t stride);

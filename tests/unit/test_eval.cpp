@@ -138,6 +138,18 @@ TEST(Eval, SplitsPairsAsTheHarnessDoes) {
   expect_error(error_of([&] { encode_pair(t, "the fox", "", 1000); }), "at least one token");
 }
 
+TEST(Eval, ContextsMayStartWithBos) {
+  const Tokenizer t = word_tokenizer();
+  const ScoreItem plain = encode_pair(t, "the fox", " saw", 1000);
+  const ScoreItem with = encode_pair(t, "the fox", " saw", 1000, true);
+  std::vector<int32_t> expected = plain.tokens;
+  expected.insert(expected.begin(), t.bos() >= 0 ? t.bos() : t.eos());
+  EXPECT_EQ(with.tokens, expected);
+  EXPECT_EQ(with.first, plain.first + 1);
+  EXPECT_EQ(encode_pair(t, "", "the fox", 1000, true).tokens,
+            encode_pair(t, "", "the fox", 1000).tokens);
+}
+
 TEST(Eval, WindowsPredictEachTokenOnce) {
   const Tokenizer t = word_tokenizer();
   std::string text;
