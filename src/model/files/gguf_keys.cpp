@@ -52,9 +52,7 @@ json read_rope_keys(const GgufTable& f, const std::string& arch) {
 }
 
 // Keys that llama.cpp has for some architectures and that change the numbers.
-void refuse_unused_keys(const GgufTable& f, const std::string& arch) {
-  if (const std::string key = arch + "expert_count"; f.has(key) && f.whole(key) > 0)
-    fail(f.where, "GGUF files of models with experts are not supported; use their original folder");
+void refuse_unused_keys(const GgufTable& f, const std::string& arch, HfType type) {
   static constexpr std::pair<std::string_view, double> neutral[] = {
       {"rope.scaling.attn_factor", 1}, {"attention.scale", 0},
       {"attention.clamp_kqv", 0},      {"logit_scale", 1},
@@ -64,6 +62,7 @@ void refuse_unused_keys(const GgufTable& f, const std::string& arch) {
     if (f.has(key) && f.number(key) != value)
       fail(f.where, "expected {} to be {}, got {}: not supported", key, value, f.number(key));
   }
+  if (type == HfType::deepseek_v3) return;
   const std::string k = arch + "attention.key_length", v = arch + "attention.value_length";
   if (f.has(k) && f.has(v) && f.whole(k) != f.whole(v))
     fail(f.where, "expected {} to be {} as {} is, got {}", v, f.whole(k), k, f.whole(v));
@@ -116,6 +115,10 @@ json read_llama_keys(const GgufTable& f, const std::string& arch, HfType type) {
          {"attention_bias", f.tensors.contains("blk.0.attn_q.bias")},
          {"mlp_bias", f.tensors.contains("blk.0.ffn_up.bias")},
          {"rope_parameters", read_rope_keys(f, arch)}};
+  if (type == HfType::deepseek_v3) {
+    read_latent_keys(j, f, arch);
+    return j;
+  }
   j["num_key_value_heads"] =
       f.whole(attention + (f.has(attention + "head_count_kv") ? "head_count_kv" : "head_count"));
   const int64_t heads = f.whole(attention + "head_count");
@@ -147,17 +150,25 @@ std::vector<float> rope_factors(const ModelConfig& c) {
   return factors;
 }
 
+bool has_rope_factors(const ModelConfig& c, HfType type) {
+  return c.rope_scaling == RopeScaling::llama3 &&
+         (type == HfType::llama || type == HfType::mixtral);
+}
+
 std::string_view gguf_architecture(HfType type) {
   switch (type) {
     case HfType::mistral:   // a llama there, and only without a window
     case HfType::gpt_neox:  // has another GELU there
-    case HfType::mixtral:   // experts
-    case HfType::qwen3_moe:
-    case HfType::deepseek_v3:
     case HfType::hearth:
       return {};
     case HfType::gemma3_text:
       return "gemma3";
+    case HfType::mixtral:
+      return "llama";
+    case HfType::qwen3_moe:
+      return "qwen3moe";
+    case HfType::deepseek_v3:
+      return "deepseek2";
     default:
       return enum_name(type);
   }
@@ -165,10 +176,12 @@ std::string_view gguf_architecture(HfType type) {
 
 HfType gguf_type(const GgufTable& f) {
   const std::string_view name = f.text("general.architecture");
+  if (name == "llama" && f.has("llama.expert_count") && f.whole("llama.expert_count") > 0)
+    return HfType::mixtral;
   std::string known;
   for (size_t i = 0; i < names_of(HfType{}).size(); ++i) {
     const std::string_view own = gguf_architecture(HfType(i));
-    if (own.empty()) continue;
+    if (own.empty() || HfType(i) == HfType::mixtral) continue;
     if (own == name) return HfType(i);
     known += (known.empty() ? "" : ", ") + std::string(own);
   }
@@ -197,8 +210,9 @@ void check_rope_factors(const GgufTable& f, const ModelConfig& c) {
 ModelConfig read_gguf_config(const GgufTable& f) {
   const HfType type = gguf_type(f);
   const std::string arch = std::string(gguf_architecture(type)) + ".";
-  refuse_unused_keys(f, arch);
+  refuse_unused_keys(f, arch, type);
   json j = type == HfType::gpt2 ? read_gpt2_keys(f, arch) : read_llama_keys(f, arch, type);
+  read_expert_keys(j, f, arch, type);
   const auto embed = f.tensors.find("token_embd.weight");
   if (embed == f.tensors.end() || embed->second.shape.size() != 2)
     fail(f.where, "the matrix token_embd.weight is missing");
@@ -218,7 +232,7 @@ void put_rope(GgufKeys& keys, const ModelConfig& c, const std::string& arch) {
   const std::string scaling = arch + "rope.scaling.";
   const int64_t original = c.rope_context ? c.rope_context : c.context;
   keys.set(arch + "rope.freq_base", float(c.rope_theta));
-  keys.set(arch + "rope.dimension_count", int64_t(std::lround(c.rotary * float(c.head_dim))));
+  keys.set(arch + "rope.dimension_count", rotated_dims(c));
   switch (c.rope_scaling) {
     case RopeScaling::none:
       break;
@@ -283,11 +297,7 @@ HfType exportable(const ModelConfig& c) {
   HfType type = hf_type(c);
   if (type == HfType::mistral) type = HfType::llama;
   const std::string_view name = gguf_architecture(type);
-  if (c.mla)
-    fail("gguf",
-         "models with latent attention cannot be written as GGUF yet, got a kv_latent of {}",
-         c.mla.kv_latent);
-  if (c.v_head_dim > 0)
+  if (c.v_head_dim > 0 && !c.mla)
     fail("gguf", "expected heads of values as wide as those of keys, got a v_head_dim of {}",
          c.v_head_dim);
   if (c.mixer_pattern != ModelConfig{}.mixer_pattern)
@@ -304,10 +314,12 @@ HfType exportable(const ModelConfig& c) {
   const bool biased = type == HfType::gpt2 || type == HfType::llama || type == HfType::qwen2;
   if (!biased && (c.qkv_bias || c.out_bias || c.mlp_bias))
     fail("gguf", "{} in GGUF cannot have biases", name);
-  if (type != HfType::llama && type != HfType::gpt2 && c.rope_scaling == RopeScaling::llama3)
+  if (type != HfType::gpt2 && c.rope_scaling == RopeScaling::llama3 && !has_rope_factors(c, type))
     fail("gguf", "{} in GGUF cannot use the rope_scaling llama3", name);
   check_layers(c, type, name);
   if (gemma) check_gemma(c, type, name);
+  check_experts(c, type);
+  if (c.mla) check_latents(c);
   return type;
 }
 
@@ -317,17 +329,19 @@ void put_config(GgufKeys& keys, const ModelConfig& c, HfType type) {
   keys.set(arch + "context_length", c.context);
   keys.set(arch + "embedding_length", c.dim);
   keys.set(arch + "block_count", c.layers);
-  keys.set(arch + "feed_forward_length", c.hidden);
+  keys.set(arch + "feed_forward_length", type == HfType::mixtral ? c.moe.expert_hidden : c.hidden);
   keys.set(arch + "attention.head_count", c.heads);
-  keys.set(arch + "attention.head_count_kv", c.kv_heads);
+  if (!c.mla) keys.set(arch + "attention.head_count_kv", c.kv_heads);
   if (type == HfType::gpt2) {
     keys.set(arch + "attention.layer_norm_epsilon", c.norm_eps);
   } else {
     keys.set(arch + "attention.layer_norm_rms_epsilon", c.norm_eps);
-    keys.set(arch + "attention.key_length", c.head_dim);
-    keys.set(arch + "attention.value_length", c.head_dim);
+    if (!c.mla) keys.set(arch + "attention.key_length", c.head_dim);
+    if (!c.mla) keys.set(arch + "attention.value_length", c.head_dim);
     put_rope(keys, c, arch);
   }
+  if (c.mla) put_latents(keys, c, arch);
+  put_experts(keys, c, type, arch);
   if (is_gemma23(type)) {
     keys.set(arch + "attention.sliding_window", c.window);
     if (c.attention_softcap > 0) keys.set(arch + "attn_logit_softcapping", c.attention_softcap);

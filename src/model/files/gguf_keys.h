@@ -2,6 +2,7 @@
 // gguf_*.cpp.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,5 +25,19 @@ HfType exportable(const ModelConfig&);
 // The keys that say what the model is.
 void put_config(GgufKeys&, const ModelConfig&, HfType);
 std::vector<float> rope_factors(const ModelConfig&);  // of Llama 3's rule
+// Whether the file has these factors as a tensor.
+bool has_rope_factors(const ModelConfig&, HfType);
+
+// --- gguf_expert_keys.cpp ---
+// Keys begin with `arch`, "llama." or another. Readers add the keys of Hugging Face to the json.
+void read_expert_keys(nlohmann::json&, const GgufTable&, const std::string& arch, HfType);
+void read_latent_keys(nlohmann::json&, const GgufTable&, const std::string& arch);
+// Whether a deepseek2 has one tensor for keys and one for values, as all but old files have.
+bool has_split_keys(const GgufTable&);
+// Throw for a model that llama.cpp would compute otherwise.
+void check_experts(const ModelConfig&, HfType);
+void check_latents(const ModelConfig&);
+void put_experts(GgufKeys&, const ModelConfig&, HfType, const std::string& arch);
+void put_latents(GgufKeys&, const ModelConfig&, const std::string& arch);
 
 }  // namespace hearth::inline model

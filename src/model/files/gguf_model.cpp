@@ -6,7 +6,7 @@
 
 #include "formats/fields.h"
 #include "model/files/gguf_keys.h"
-#include "model/files/tensor_rows.h"
+#include "model/files/gguf_tensors.h"
 #include "sys/error.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 
@@ -15,84 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// --- names ---
-
-struct NamePair {
-  std::string_view hub, gguf;
-};
-constexpr NamePair block_names[] = {{"ln_1", "attn_norm"},
-                                    {"attn.c_attn", "attn_qkv"},
-                                    {"attn.c_proj", "attn_output"},
-                                    {"ln_2", "ffn_norm"},
-                                    {"mlp.c_fc", "ffn_up"},
-                                    {"mlp.c_proj", "ffn_down"},
-                                    {"input_layernorm", "attn_norm"},
-                                    {"self_attn.q_proj", "attn_q"},
-                                    {"self_attn.k_proj", "attn_k"},
-                                    {"self_attn.v_proj", "attn_v"},
-                                    {"self_attn.q_norm", "attn_q_norm"},
-                                    {"self_attn.k_norm", "attn_k_norm"},
-                                    {"self_attn.o_proj", "attn_output"},
-                                    {"post_attention_layernorm", "ffn_norm"},
-                                    {"pre_feedforward_layernorm", "ffn_norm"},
-                                    {"post_feedforward_layernorm", "post_ffw_norm"},
-                                    {"self_attn.qkv_proj", "attn_qkv"},
-                                    {"mlp.gate_up_proj", "ffn_up"},
-                                    {"mlp.gate_proj", "ffn_gate"},
-                                    {"mlp.up_proj", "ffn_up"},
-                                    {"mlp.down_proj", "ffn_down"}};
-constexpr NamePair outer_names[] = {
-    {"transformer.wte", "token_embd"},   {"transformer.wpe", "position_embd"},
-    {"transformer.ln_f", "output_norm"}, {"model.embed_tokens", "token_embd"},
-    {"model.norm", "output_norm"},       {"lm_head", "output"}};
-
-std::string_view renamed(std::string_view stem, std::span<const NamePair> names) {
-  const auto it = std::ranges::find(names, stem, &NamePair::hub);
-  if (it == names.end()) fail("gguf", "the tensor {} has no GGUF name", stem);
-  return it->gguf;
-}
-
-// model.layers.3.mlp.up_proj.weight: blk.3.ffn_up.weight
-std::string gguf_name(std::string_view hub, HfType type) {
-  const size_t dot = hub.rfind('.');
-  const std::string_view stem = hub.substr(0, dot), kind = hub.substr(dot);
-  for (const std::string_view prefix : {"transformer.h.", "model.layers."}) {
-    if (!stem.starts_with(prefix)) continue;
-    const std::string_view rest = stem.substr(prefix.size());
-    const size_t end = rest.find('.');
-    std::string_view own = renamed(rest.substr(end + 1), block_names);
-    // Where the MLP has norms of its own, this one is of what attention adds.
-    const bool has_own =
-        type == HfType::gemma2 || type == HfType::gemma3_text || type == HfType::olmo2;
-    if (has_own && rest.substr(end + 1) == "post_attention_layernorm") own = "post_attention_norm";
-    return fmt::format("blk.{}.{}{}", rest.substr(0, end), own, kind);
-  }
-  return fmt::format("{}{}", renamed(stem, outer_names), kind);
-}
-
-// Gains have their 1, and the pairs of some architectures are neighbours.
-FileLayout gguf_layout(HfType type) {
-  const bool neighbours = type == HfType::llama || type == HfType::smollm3;
-  return {.type = type,
-          .conv1d = false,
-          .pairs = neighbours ? RopePairs::interleaved : RopePairs::half,
-          .gain_offset = false};
-}
-
-// --- reading ---
-
 struct Decoded {
   GgufFile file;
   std::deque<std::vector<float>> numbers;
 };
-
-StoredTensor stored(Decoded& owner, const GgufTensor& t) {
-  if (t.type == GgmlType::f32) return {DType::f32, t.shape, t.bytes};
-  if (t.type == GgmlType::f16) return {DType::f16, t.shape, t.bytes};
-  if (t.type == GgmlType::bf16) return {DType::bf16, t.shape, t.bytes};
-  owner.numbers.push_back(from_ggml(t.bytes, t.type));
-  return {DType::f32, t.shape, std::as_bytes(std::span(owner.numbers.back()))};
-}
 
 // --- writing ---
 
@@ -127,6 +53,12 @@ GgufKeys model_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
   return keys;
 }
 
+// Vectors, learned positions and routers stay f32.
+bool is_coarse(const GgufTensorToWrite& t) {
+  return t.shape.size() >= 2 && t.name != "position_embd.weight" &&
+         !t.name.ends_with(".ffn_gate_inp.weight");
+}
+
 // llama.cpp gives the output head, or the embedding that is also the head, more bits than Q4_K.
 GgmlType type_for(std::string_view name, const ModelConfig& c, GgmlType type) {
   const std::string_view head = c.tied ? "token_embd.weight" : "output.weight";
@@ -150,19 +82,8 @@ OpenedModel open_gguf(const fs::path& path) {
   OpenedModel o{config, {path.string(), owner, {}, {}, gguf_layout(type)}, path, {}};
   if (config.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", config.layers, f.tensors.size());
-  std::map<std::string_view, const GgufTensor*> left;
-  for (const auto& [name, tensor] : f.tensors)
-    if (name != rope_freqs) left.emplace(name, &tensor);
-  for (const FileTensor& t : file_tensors(config, o.file.layout)) {
-    const std::string name = gguf_name(t.name, type);
-    const auto it = left.find(name);
-    if (it == left.end()) fail(f.where, "the tensor {} is missing", name);
-    o.file.tensors.emplace(t.name, stored(*owner, *it->second));
-    left.erase(it);
-  }
-  if (!left.empty())
-    fail(f.where, "expected only the tensors of its keys, but found {}",
-         in_quotes(left.begin()->first));
+  check_expert_tensors(f, config);
+  o.file.tensors = hub_tensors(f, config, type, owner->numbers);
   if (has_vocabulary(f)) o.tokenizer = path;
   return o;
 }
@@ -175,22 +96,15 @@ int64_t write_gguf_model(const fs::path& path, const ModelConfig& config, ParamS
   put_vocabulary(keys, spec.tokenizer, c.vocab);
   if (!spec.chat_template.empty()) keys.set("tokenizer.chat_template", spec.chat_template);
 
-  const Part part = store.made(Part::master) ? Part::master : Part::weight;
   int64_t widened = 0;
-  std::vector<GgufTensorToWrite> tensors;
-  for (FileTensor& t : file_tensors(c, gguf_layout(type))) {
-    std::string name = gguf_name(t.name, type);
-    std::vector<int64_t> shape = t.shape;
-    const bool matrix = shape.size() == 2 && name != "position_embd.weight";
-    const GgmlType wanted = matrix ? type_for(name, c, spec.type) : GgmlType::f32;
-    const GgmlType as = matrix ? fitting(wanted, shape[1]) : wanted;
-    widened += as != wanted;
-    tensors.push_back({std::move(name), as, std::move(shape), [t = std::move(t), &store, part] {
-                         return t.param.empty() ? std::vector<float>(size_t(t.shape[0]))
-                                                : from_rows(t, store.values(part, t.param));
-                       }});
+  std::vector<GgufTensorToWrite> tensors = gguf_tensors(c, type, store);
+  for (GgufTensorToWrite& t : tensors) {
+    if (!is_coarse(t)) continue;
+    const GgmlType wanted = type_for(t.name, c, spec.type);
+    t.type = fitting(wanted, t.shape.back());
+    widened += t.type != wanted;
   }
-  if (c.rope_scaling == RopeScaling::llama3 && type == HfType::llama)
+  if (has_rope_factors(c, type))
     tensors.push_back({std::string(rope_freqs), GgmlType::f32, {c.head_dim / 2}, [c] {
                          return rope_factors(c);
                        }});

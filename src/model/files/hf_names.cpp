@@ -70,13 +70,16 @@ struct Names {
 
   bool regroups() const { return layout.pairs && *layout.pairs != c.rope_pairs; }
 
-  // The place here of row d of a head of q or k in the file. Its first dims are rotated in pairs,
-  // which are neighbours in one order and half of those dims apart in the other.
+  // The place here of row d of 2 * half rotated rows in a file of the other order. Pairs are
+  // neighbours in one order and half of the rows apart in the other.
+  static int64_t place_in_pairs(int64_t d, int64_t half, RopePairs file) {
+    if (file == RopePairs::half) return d < half ? 2 * d : 2 * (d - half) + 1;
+    return d % 2 ? half + d / 2 : d / 2;
+  }
+  // The place here of row d of a head of q or k in the file, whose first dims are rotated.
   int64_t place_in_head(int64_t d, const LayerSpec& l) const {
     const int64_t half = std::lround(c.rotary * float(l.qk_dim)) / 2;
-    if (!regroups() || d >= 2 * half) return d;
-    if (*layout.pairs == RopePairs::half) return d < half ? 2 * d : 2 * (d - half) + 1;
-    return d % 2 ? half + d / 2 : d / 2;
+    return regroups() && d < 2 * half ? place_in_pairs(d, half, *layout.pairs) : d;
   }
   // Of `count` heads of q or k.
   std::vector<int64_t> heads_order(int64_t count, const LayerSpec& l) const {
@@ -139,7 +142,21 @@ struct Names {
     }
   }
 
-  // q, keys and values by latents. Rows are in the model's own pair order, which the config names.
+  // Of `count` groups of rows, of which the last l.rope_dim are rotated: heads of latent attention,
+  // or the latent and its key.
+  std::vector<int64_t> latent_order(int64_t count, int64_t plain, const LayerSpec& l) const {
+    std::vector<int64_t> order;
+    if (!layout.latent_pairs || *layout.latent_pairs == c.rope_pairs) return order;
+    for (int64_t g = 0; g < count; ++g) {
+      const int64_t first = g * (plain + l.rope_dim);
+      for (int64_t d = 0; d < plain; ++d) order.push_back(first + d);
+      for (int64_t d = 0; d < l.rope_dim; ++d)
+        order.push_back(first + plain + place_in_pairs(d, l.rope_dim / 2, *layout.latent_pairs));
+    }
+    return order;
+  }
+
+  // q, keys and values by latents.
   void latents(const std::string& attn, const std::string& ours, bool biases, const LayerSpec& l) {
     const auto bias = [&](const char* name, const char* param, int64_t n) {
       if (biases) vector(attn + name, c.qkv_bias ? ours + param : "", n);
@@ -152,8 +169,10 @@ struct Names {
     } else {
       matrix(attn + "q_proj.weight", ours + "q.weight", l.q_size(), c.dim);
     }
+    list.back().order = latent_order(l.heads, l.qk_dim - l.rope_dim, l);
     const int64_t rows = l.kv_latent + l.rope_dim;
     matrix(attn + "kv_a_proj_with_mqa.weight", ours + "kv_a.weight", rows, c.dim);
+    list.back().order = latent_order(1, l.kv_latent, l);
     bias("kv_a_proj_with_mqa.bias", "kv_a.bias", rows);
     gain(attn + "kv_a_layernorm.weight", ours + "kv_a_norm.gain", l.kv_latent);
     matrix(attn + "kv_b_proj.weight", ours + "kv_b.weight", l.latent().kv_size(), l.kv_latent);

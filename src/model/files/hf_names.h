@@ -65,6 +65,8 @@ struct FileLayout {
   std::optional<RopePairs> pairs = RopePairs::half;
   bool gain_offset = true;  // gemma: the file's gains lack the 1 that the model adds to them
   bool by_head = true;      // gpt_neox: q, k and v of one head after another
+  // The pair order of rotated rows of latent attention; nothing: the model's own order.
+  std::optional<RopePairs> latent_pairs = {};
 };
 
 // `config` must be resolved. Tensors of one parameter are consecutive.

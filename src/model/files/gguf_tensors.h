@@ -1,0 +1,29 @@
+// The tensors of a GGUF model and those of a layout: names, tensors of all experts of a layer, and
+// the keys and values of latent attention. Internal to gguf_*.cpp.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "core/params.h"
+#include "formats/gguf/gguf.h"
+#include "formats/stored_tensor.h"
+#include "model/files/hf_names.h"
+
+namespace hearth::inline model {
+
+// Throws unless every layer with experts has a router and three tensors for the experts that the
+// keys count. Then the list of a layout's tensors is not larger than the file allows.
+void check_expert_tensors(const GgufTable&, const ModelConfig&);
+
+// The tensors of the file under the names of its layout. Values that are quantised or stored in
+// another order are decoded into `decoded`.
+StoredTensors hub_tensors(const GgufTable&, const ModelConfig&, HfType,
+                          std::deque<std::vector<float>>& decoded);
+
+// The tensors of a model to be written, as F32; their values are read from the store when written.
+std::vector<GgufTensorToWrite> gguf_tensors(const ModelConfig&, HfType, ParamStore&);
+
+FileLayout gguf_layout(HfType);
+
+}  // namespace hearth::inline model
