@@ -11,7 +11,7 @@ namespace {
 struct Choice {
   const char* name;
   Arguments flags;
-  const char* refusal;  // of GGUF
+  const char* refusal;  // of GGUF; empty: it is written
   const char* type = "hearth";
 };
 
@@ -30,13 +30,12 @@ const Choice choices[] = {
     {"latent",
      words("--kv-heads 0 --kv-latent 12 --q-latent 10 --nope-dim 6 --rope-dim 4 --v-head-dim 5 "
            "--rope-pairs interleaved --recompute light"),
-     "models with latent attention cannot be written as GGUF yet, got a kv_latent of 12",
-     "deepseek_v3"},
+     "", "deepseek_v3"},
     {"latent-experts",
      words("--layers 3 --kv-heads 0 --kv-latent 12 --nope-dim 6 --rope-dim 4 --experts 6 --top-k 2 "
            "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "
            "--router-bias --window 6 --recompute block"),
-     "models with latent attention cannot be written as GGUF yet, got a kv_latent of 12"},
+     "llama.cpp has no architecture that computes this model (hearth)"},
     {"further-tokens", words("--mtp 2 --mtp-loss 0.5 --recompute block"),
      "llama.cpp has no architecture that computes this model (hearth)"},
     {"switch-experts", words("--experts 4 --top-k 1 --router switch --act relu2 --recompute block"),
@@ -127,6 +126,11 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
 
   const Ran gguf = run(runs.folder, {"convert", "--from", base.string(), "--gguf",
                                      (runs.folder / "m.gguf").string()});
+  if (!*GetParam().refusal) {
+    ASSERT_EQ(gguf.status, 0) << gguf.err;
+    EXPECT_EQ(generated(runs.folder / "m.gguf"), generated(base));
+    return;
+  }
   EXPECT_NE(gguf.status, 0);
   EXPECT_NE(gguf.err.find(GetParam().refusal), std::string::npos) << gguf.err;
   EXPECT_FALSE(fs::exists(runs.folder / "m.gguf"));

@@ -1,5 +1,7 @@
 #include "formats/gguf/gguf.h"
 #include "fuzz.h"
+#include "model/files/gguf_keys.h"
+#include "model/files/gguf_tensors.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -14,6 +16,14 @@ int fuzz_gguf(const uint8_t* data, size_t size) {
       if (!hearth::has_vocabulary(table)) return;
       const hearth::Tokenizer t(hearth::make_vocabulary(hearth::read_gguf_vocabulary(table)));
       t.decode(t.encode("Once upon a time"));
+    });
+    hearth::fuzz::taken([&] {
+      const hearth::ModelConfig config = hearth::read_gguf_config(table);
+      hearth::check_expert_tensors(table, config);
+      // As a model is opened: the list of tensors is made for as many layers as the file may have.
+      if (config.layers > int64_t(table.tensors.size())) return;
+      std::deque<std::vector<float>> decoded;
+      hearth::hub_tensors(table, config, hearth::gguf_type(table), decoded);
     });
     for (const auto& [name, t] : table.tensors) inside(t.bytes), hearth::from_ggml(t.bytes, t.type);
     for (const auto& entry : table.values) {
@@ -32,6 +42,43 @@ int fuzz_gguf(const uint8_t* data, size_t size) {
     }
   });
 }
+
+namespace {
+
+// A model of one layer with two experts of width 1, as GGUF's llama.
+std::string seed_with_experts() {
+  using hearth::fuzz::bytes_of;
+  hearth::GgufKeys keys;
+  keys.set("general.architecture", "llama");
+  for (const char* key : {"context_length", "block_count", "feed_forward_length",
+                          "attention.head_count", "expert_used_count"})
+    keys.set(std::string("llama.") + key, uint32_t(1));
+  for (const char* key : {"embedding_length", "expert_count", "rope.dimension_count"})
+    keys.set(std::string("llama.") + key, uint32_t(2));
+  keys.set("llama.attention.layer_norm_rms_epsilon", 1e-6f);
+  const std::string all = keys.bytes();
+  std::string tensors;
+  uint64_t count = 0;
+  const auto add = [&](const std::string& name, const std::vector<uint64_t>& shape) {
+    tensors += bytes_of(uint64_t(name.size())) + name + bytes_of(uint32_t(shape.size()));
+    for (const uint64_t dim : shape) tensors += bytes_of(dim);
+    tensors += bytes_of(uint32_t(0)) + bytes_of(32 * count++);
+  };
+  for (const char* name : {"output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"})
+    add(std::string(name) + ".weight", {2});
+  for (const char* name : {"token_embd", "blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v",
+                           "blk.0.attn_output", "blk.0.ffn_gate_inp"})
+    add(std::string(name) + ".weight", {2, 2});
+  add("blk.0.ffn_gate_exps.weight", {2, 1, 2});
+  add("blk.0.ffn_up_exps.weight", {2, 1, 2});
+  add("blk.0.ffn_down_exps.weight", {1, 2, 2});
+  std::string file =
+      "GGUF" + bytes_of(uint32_t(3)) + bytes_of(count) + bytes_of(keys.count()) + all + tensors;
+  file.resize((file.size() + 31) / 32 * 32);
+  return file + std::string(32 * count, 'x');
+}
+
+}  // namespace
 
 hearth::fuzz::Seeds seeds_gguf() {
   using hearth::fuzz::bytes_of;
@@ -63,5 +110,6 @@ hearth::fuzz::Seeds seeds_gguf() {
       bytes_of(uint32_t(4)) + bytes_of(uint32_t(2));
   std::string whole = head(1, 5) + keys + tensor;
   whole.resize((whole.size() + 31) / 32 * 32);
-  return {head(0, 5) + keys, head(0, 6) + vocabulary, whole + std::string(24, 'x')};
+  return {head(0, 5) + keys, head(0, 6) + vocabulary, whole + std::string(24, 'x'),
+          seed_with_experts()};
 }

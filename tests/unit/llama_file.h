@@ -30,7 +30,9 @@ class LlamaFile {
       hub_[t.name] = {t.shape, std::move(values)};
     }
     keys_.set("general.architecture", arch_);
-    key("block_count", j_["num_hidden_layers"]);
+    const int64_t further = j_.value("num_nextn_predict_layers", 0);
+    key("block_count", int64_t(j_["num_hidden_layers"]) + further);
+    if (further) key("nextn_predict_layers", further);
     key("context_length", j_["max_position_embeddings"]);
     key("embedding_length", j_["hidden_size"]);
     key("feed_forward_length", j_["intermediate_size"]);

@@ -389,6 +389,43 @@ TEST_F(LlamaCppRefusals, NameTheKeyThatDeepseekDoesNotHave) {
                "expected deepseek2.attention.layer_norm_rms_epsilon to be 1e-06");
 }
 
+TEST_F(LlamaCppRefusals, NameTheTypeThatHearthLacks) {
+  FamilyReference reference(mixtral());
+  reference.logits(some_tokens());
+  mixtral_file(reference, mixtral()).write(dir_ / "m.gguf");
+  std::string file = read_file(dir_ / "m.gguf");
+  const std::string name = "blk.1.ffn_up_exps.weight";
+  const uint32_t iq2_s = 22;  // after the name: the rank and three dimensions
+  std::memcpy(file.data() + file.find(name) + name.size() + 4 + 3 * 8, &iq2_s, sizeof iq2_s);
+  write_file_atomic(dir_ / "bad.gguf", file);
+  const std::string error = error_of([&] { ModelSource::open(dir_ / "bad.gguf"); });
+  expect_error(error,
+               "expected tensor \"blk.1.ffn_up_exps.weight\" of a type among F32, F16, BF16");
+  expect_error(error, "got IQ2_S");
+}
+
+// Layers of multi-token prediction follow the others, and the logits do not need them.
+TEST(LlamaCppFiles, LeaveOutLayersOfFurtherTokens) {
+  const TempDir dir;
+  FamilyReference reference(deepseek());
+  reference.logits(some_tokens());
+  const auto written = [&](int64_t further, const std::string& name) {
+    LlamaFile file =
+        deepseek_file(reference, deepseek({{"num_nextn_predict_layers", further}}), true);
+    file.key("expert_gating_func", 2);
+    if (!name.empty()) file.put(name, {32}, std::vector<float>(32), GgmlType::f32);
+    file.write(dir / "m.gguf");
+    return dir / "m.gguf";
+  };
+  const std::vector<float> want = logits_of(written(0, ""));
+  EXPECT_EQ(logits_of(written(1, "blk.3.nextn.enorm.weight")), want);
+  for (const auto& [further, name] : {std::pair{0, "blk.3.x.weight"}, {1, "blk.4.x.weight"}}) {
+    written(further, name);
+    expect_error(error_of([&] { ModelSource::open(dir / "m.gguf"); }),
+                 "expected only the tensors of its keys, but found");
+  }
+}
+
 // A count that the tensors do not have is refused before anything of that size is made.
 TEST_F(LlamaCppRefusals, MakeNothingOfTheSizeThatAKeyClaims) {
   GgufKeys keys;

@@ -205,11 +205,14 @@ void check_expert_tensors(const GgufTable& f, const ModelConfig& c) {
 
 StoredTensors hub_tensors(const GgufTable& f, const ModelConfig& c, HfType type,
                           std::deque<std::vector<float>>& decoded) {
+  const bool latent = type == HfType::deepseek_v3, split = latent && has_split_keys(f);
+  // Blocks of multi-token prediction follow the layers and are not read.
+  const int64_t blocks = latent ? f.whole("deepseek2.block_count") : c.layers;
   Found left;
-  for (const auto& [name, tensor] : f.tensors)
-    if (name != rope_freqs && !(type == HfType::deepseek_v3 && layer_of(name) >= c.layers))
-      left.emplace(name, &tensor);
-  const bool split = type == HfType::deepseek_v3 && has_split_keys(f);
+  for (const auto& [name, tensor] : f.tensors) {
+    const int64_t layer = layer_of(name);
+    if (name != rope_freqs && !(layer >= c.layers && layer < blocks)) left.emplace(name, &tensor);
+  }
   const std::vector<LayerSpec> layers = layer_specs(c);
   StoredTensors out;
   std::map<std::string, StoredTensor, std::less<>> stacks;  // of experts, by their GGUF names
