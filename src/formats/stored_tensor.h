@@ -17,8 +17,11 @@ struct StoredTensor {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
   Bytes bytes;  // row-major, little-endian, unaligned: copy with memcpy
+  // If set, the bytes are packed blocks, and this unpacks them to floats (the dtype is f32). So a
+  // quantised file is unpacked tensor by tensor while it is loaded.
+  std::function<std::vector<float>(Bytes)> unpack = {};
 
-  int64_t numel() const { return int64_t(bytes.size()) / size_of(dtype); }
+  int64_t numel() const;
   StoredTensor slice(int64_t i) const;  // [i] along the first axis
 };
 

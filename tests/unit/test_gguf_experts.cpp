@@ -8,6 +8,7 @@
 #include "model/files/convert.h"
 #include "model/files/folder.h"
 #include "model/files/gguf_keys.h"
+#include "model/files/gguf_model.h"
 #include "unit/llama_file.h"
 #include "unit/model_run.h"
 #include "unit/test_io_support.h"
@@ -213,6 +214,21 @@ TEST(GgufExpertFiles, HaveTheKeysTypesAndShapesOfLlamaCpp) {
   EXPECT_EQ(tensors.at("blk.0.attn_k_b.weight").shape, (Shape{4, 11, 7}));
   EXPECT_EQ(tensors.at("blk.0.attn_v_b.weight").shape, (Shape{4, 5, 11}));
   EXPECT_FALSE(tensors.contains("blk.0.attn_kv_b.weight"));
+}
+
+// A quantised file takes no more memory than its bytes until a tensor of it is read.
+TEST(GgufExpertFiles, AreUnpackedTensorByTensor) {
+  const TempDir dir;
+  FamilyReference reference(mixtral());
+  write_hub(dir / "hub", reference, mixtral());
+  convert(dir / "hub", dir / "m.gguf", "q8_0");
+  const OpenedModel opened = open_gguf(dir / "m.gguf");
+  const StoredTensor& up =
+      opened.file.tensors.at("model.layers.1.block_sparse_moe.experts.2.w3.weight");
+  ASSERT_TRUE(up.unpack);
+  EXPECT_EQ(up.numel(), 32 * 32);
+  EXPECT_EQ(up.bytes.size(), size_t(32 * 34));  // blocks of 32: a scale of f16 and the codes
+  EXPECT_EQ(up.unpack(up.bytes).size(), size_t(up.numel()));
 }
 
 TEST(GgufExpertFiles, KeepYarnAndTurnPairsOfHalves) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 
 #include "formats/fields.h"
 #include "model/files/gguf_keys.h"
@@ -14,11 +13,6 @@ namespace hearth::inline model {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Decoded {
-  GgufFile file;
-  std::deque<std::vector<float>> numbers;
-};
 
 // --- writing ---
 
@@ -75,15 +69,15 @@ GgmlType fitting(GgmlType type, int64_t row) {
 }  // namespace
 
 OpenedModel open_gguf(const fs::path& path) {
-  const auto owner = std::make_shared<Decoded>(Decoded{GgufFile(path), {}});
-  const GgufFile& f = owner->file;
+  const auto owner = std::make_shared<const GgufFile>(path);
+  const GgufFile& f = *owner;
   const ModelConfig config = read_gguf_config(f);
   const HfType type = gguf_type(f);
   OpenedModel o{config, {path.string(), owner, {}, {}, gguf_layout(type)}, path, {}};
   if (config.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", config.layers, f.tensors.size());
   check_expert_tensors(f, config);
-  o.file.tensors = hub_tensors(f, config, type, owner->numbers);
+  o.file.tensors = hub_tensors(f, config, type);
   if (has_vocabulary(f)) o.tokenizer = path;
   return o;
 }

@@ -121,12 +121,12 @@ const GgufTensor& take(Found& left, const GgufTable& f, const std::string& name)
   return t;
 }
 
-StoredTensor stored(const GgufTensor& t, std::deque<std::vector<float>>& decoded) {
+StoredTensor stored(const GgufTensor& t) {
   if (t.type == GgmlType::f32) return {DType::f32, t.shape, t.bytes};
   if (t.type == GgmlType::f16) return {DType::f16, t.shape, t.bytes};
   if (t.type == GgmlType::bf16) return {DType::bf16, t.shape, t.bytes};
-  decoded.push_back(from_ggml(t.bytes, t.type));
-  return {DType::f32, t.shape, std::as_bytes(std::span(decoded.back()))};
+  return {DType::f32, t.shape, t.bytes,
+          [type = t.type](Bytes packed) { return from_ggml(packed, type); }};
 }
 
 void expect_shape(const GgufTable& f, std::string_view name, const GgufTensor& t,
@@ -136,26 +136,34 @@ void expect_shape(const GgufTable& f, std::string_view name, const GgufTensor& t
          fmt::join(t.shape, ", "));
 }
 
-// The matrix of keys and values of all heads, of which newer files have two: keys, transposed, and
-// values.
+// The rows of keys and values of all heads, from the two tensors of newer files: keys, transposed,
+// and values.
+std::vector<float> rows_of_kv(const GgufTensor& k, const GgufTensor& v, const LatentSpec& s,
+                              int64_t latent) {
+  const std::vector<float> keys = from_ggml(k.bytes, k.type), values = from_ggml(v.bytes, v.type);
+  std::vector<float> out;
+  out.reserve(keys.size() + values.size());
+  for (int64_t h = 0; h < s.heads; ++h) {
+    for (int64_t d = 0; d < s.nope; ++d)
+      for (int64_t i = 0; i < latent; ++i)
+        out.push_back(keys[size_t((h * latent + i) * s.nope + d)]);
+    const auto from = values.begin() + h * s.v * latent;
+    out.insert(out.end(), from, from + s.v * latent);
+  }
+  return out;
+}
+
 StoredTensor joined_kv_b(Found& left, const GgufTable& f, const std::string& layer,
-                         const LayerSpec& l, std::deque<std::vector<float>>& decoded) {
+                         const LayerSpec& l) {
   const LatentSpec s = l.latent();
   const std::string k_name = layer + ".attn_k_b.weight", v_name = layer + ".attn_v_b.weight";
   const GgufTensor &k = take(left, f, k_name), &v = take(left, f, v_name);
   expect_shape(f, k_name, k, {s.heads, l.kv_latent, s.nope});
   expect_shape(f, v_name, v, {s.heads, s.v, l.kv_latent});
-  const std::vector<float> keys = from_ggml(k.bytes, k.type), values = from_ggml(v.bytes, v.type);
-  std::vector<float>& out = decoded.emplace_back();
-  out.reserve(keys.size() + values.size());
-  const int64_t L = l.kv_latent;
-  for (int64_t h = 0; h < s.heads; ++h) {
-    for (int64_t d = 0; d < s.nope; ++d)
-      for (int64_t i = 0; i < L; ++i) out.push_back(keys[size_t((h * L + i) * s.nope + d)]);
-    const auto from = values.begin() + h * s.v * L;
-    out.insert(out.end(), from, from + s.v * L);
-  }
-  return {DType::f32, {s.heads * (s.nope + s.v), L}, std::as_bytes(std::span(out))};
+  const int64_t latent = l.kv_latent;
+  return {DType::f32, {s.heads * (s.nope + s.v), latent}, k.bytes, [k, v, s, latent](Bytes) {
+            return rows_of_kv(k, v, s, latent);
+          }};
 }
 
 // The layer of blk.3.ffn_up.weight; -1: not a tensor of a layer.
@@ -203,8 +211,7 @@ void check_expert_tensors(const GgufTable& f, const ModelConfig& c) {
   }
 }
 
-StoredTensors hub_tensors(const GgufTable& f, const ModelConfig& c, HfType type,
-                          std::deque<std::vector<float>>& decoded) {
+StoredTensors hub_tensors(const GgufTable& f, const ModelConfig& c, HfType type) {
   const bool latent = type == HfType::deepseek_v3, split = latent && has_split_keys(f);
   // Blocks of multi-token prediction follow the layers and are not read.
   const int64_t blocks = latent ? f.whole("deepseek2.block_count") : c.layers;
@@ -220,14 +227,13 @@ StoredTensors hub_tensors(const GgufTable& f, const ModelConfig& c, HfType type,
     const Place place = place_of(t.name, type);
     if (split && place.name.ends_with(kv_b_end)) {
       const int64_t i = layer_of(place.name);
-      out.emplace(t.name,
-                  joined_kv_b(left, f, fmt::format("blk.{}", i), layers[size_t(i)], decoded));
+      out.emplace(t.name, joined_kv_b(left, f, fmt::format("blk.{}", i), layers[size_t(i)]));
     } else if (place.expert < 0) {
-      out.emplace(t.name, stored(take(left, f, place.name), decoded));
+      out.emplace(t.name, stored(take(left, f, place.name)));
     } else {
       auto it = stacks.find(place.name);
       if (it == stacks.end())
-        it = stacks.emplace(place.name, stored(take(left, f, place.name), decoded)).first;
+        it = stacks.emplace(place.name, stored(take(left, f, place.name))).first;
       out.emplace(t.name, it->second.slice(place.expert));
     }
   }

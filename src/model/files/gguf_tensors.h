@@ -2,7 +2,6 @@
 // the keys and values of latent attention. Internal to gguf_*.cpp.
 #pragma once
 
-#include <deque>
 #include <vector>
 
 #include "core/params.h"
@@ -17,9 +16,8 @@ namespace hearth::inline model {
 void check_expert_tensors(const GgufTable&, const ModelConfig&);
 
 // The tensors of the file under the names of its layout. Values that are quantised or stored in
-// another order are decoded into `decoded`.
-StoredTensors hub_tensors(const GgufTable&, const ModelConfig&, HfType,
-                          std::deque<std::vector<float>>& decoded);
+// another order are unpacked when they are read.
+StoredTensors hub_tensors(const GgufTable&, const ModelConfig&, HfType);
 
 // The tensors of a model to be written, as F32; their values are read from the store when written.
 std::vector<GgufTensorToWrite> gguf_tensors(const ModelConfig&, HfType, ParamStore&);

@@ -30,6 +30,7 @@ std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t co
 }  // namespace
 
 std::vector<float> to_floats(const StoredTensor& t) {
+  if (t.unpack) return t.unpack(t.bytes);
   std::vector<float> out(size_t(t.numel()));
   convert_to_floats(out, t.dtype, t.bytes.data());
   return out;
