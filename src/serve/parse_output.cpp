@@ -86,6 +86,17 @@ ordered_json parse_tool(const ordered_json& tool, const std::string& where) {
   return tool;
 }
 
+// The fields of older versions of vLLM that constrain an answer, each with ours for the purpose.
+void refuse_guided(Fields& f) {
+  constexpr std::pair<const char*, const char*> guided[] = {
+      {"guided_json", "response_format or structured_outputs {\"json\": ..}"},
+      {"guided_regex", "structured_outputs {\"regex\": ..}"},
+      {"guided_choice", "structured_outputs {\"choice\": [..]}"},
+      {"guided_grammar", "structured_outputs with json, regex or choice"}};
+  for (const auto& [name, ours] : guided)
+    if (f.find(name)) refuse(name, "this server takes {} instead of {}", ours, name);
+}
+
 }  // namespace
 
 ordered_json ToolUse::callable() const {
@@ -100,6 +111,7 @@ ordered_json ToolUse::callable() const {
 }
 
 ConstraintSpec parse_constraint(Fields& f) {
+  refuse_guided(f);
   ConstraintSpec c;
   if (const ordered_json* format = f.find("response_format")) c = parse_response_format(*format);
   const ordered_json* given = f.find("structured_outputs");

@@ -58,11 +58,12 @@ class Fields {
   }
   // Rejects members that are not fields of the request.
   void refuse_others() const {
-    for (const auto& [key, value] : object_.items())
-      if (!known_.contains(key))
-        refuse(path(key.substr(0, 64)), "expected a known field, got {}; the nearest is {}",
-               in_quotes(key),
-               nearest(key, std::vector<std::string>(known_.begin(), known_.end())));
+    for (const auto& [key, value] : object_.items()) {
+      if (known_.contains(key)) continue;
+      const std::string meant = near(key, std::vector<std::string>(known_.begin(), known_.end()));
+      refuse(path(key.substr(0, 64)), "expected a known field, got {}{}", in_quotes(key),
+             meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
+    }
   }
 
   static int64_t whole_number(const Json& j, const std::string& where, int64_t low, int64_t high) {

@@ -62,6 +62,35 @@ TEST(ParseCompletion, AnswersAHugeNameShortly) {
   EXPECT_LT(std::string(e.what()).size(), 300u) << e.what();
 }
 
+// An unknown field names a known one only if that is likely to be meant, and vLLM's older fields of
+// constraints name what this server takes in their place.
+TEST(ParseCompletion, SuggestsFieldsThatAreMeant) {
+  const auto said = [](const std::string& field) {
+    const HttpError chat = chat_error("," + field);
+    const HttpError e = completion_error(R"({"prompt":"x",)" + field + "}");
+    EXPECT_EQ(e.status, 400) << field;
+    EXPECT_EQ(std::string(chat.what()), e.what());
+    return std::string(e.what());
+  };
+  EXPECT_EQ(said(R"("temprature":1)"),
+            "[temprature] expected a known field, got \"temprature\"; did you mean temperature?");
+  EXPECT_EQ(said(R"("mirostat_learning":1)"),
+            "[mirostat_learning] expected a known field, got \"mirostat_learning\"");
+  EXPECT_EQ(said(R"("guided_json":{"type":"object"})"),
+            "[guided_json] this server takes response_format or structured_outputs "
+            "{\"json\": ..} instead of guided_json");
+  EXPECT_EQ(said(R"("guided_regex":"a+")"),
+            "[guided_regex] this server takes structured_outputs {\"regex\": ..} instead of "
+            "guided_regex");
+  EXPECT_EQ(said(R"("guided_choice":["a"])"),
+            "[guided_choice] this server takes structured_outputs {\"choice\": [..]} instead of "
+            "guided_choice");
+  EXPECT_EQ(said(R"("guided_grammar":"root ::= x")"),
+            "[guided_grammar] this server takes structured_outputs with json, regex or choice "
+            "instead of guided_grammar");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","guided_json":null})").status, 0);
+}
+
 // What the model's generation_config.json says, where the request says nothing.
 TEST(ParseCompletion, DefaultsOfTheModelComeFirst) {
   SamplingSpec d;
