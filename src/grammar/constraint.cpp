@@ -22,7 +22,10 @@ nlohmann::ordered_json json_of(const ConstraintSpec& s) {
     fail_usage(s.where, "expected at most {} bytes of JSON, got {}", most_schema, s.text.size());
   try {
     return parse_ordered_json(s.text, s.where, {.max_bytes = most_schema});
-  } catch (const Error& e) { throw Error(s.where, e.what(), true); }
+  } catch (const Error& e) {  // the same error, with line and column, as one of usage
+    const ErrorParts parts = parts_of(e, s.where);
+    throw Error(parts.where, parts.what, true);
+  }
 }
 
 ByteGrammar choice_grammar(const ConstraintSpec& s) {

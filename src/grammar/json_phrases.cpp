@@ -144,10 +144,11 @@ Phrase JsonPhrases::written(const CodeSet& set) {
   return g_.choice(std::move(ways));
 }
 
-Phrase JsonPhrases::formatted(const std::string& format, const std::string& where) {
+Phrase JsonPhrases::formatted(const std::string& format) {
   const auto found = format_patterns().find(format);
   if (found == format_patterns().end())
-    fail_usage(where, "expected a format among date, time, date-time, uuid, email and ipv4, got {}",
+    fail_usage(g_.where(),
+               "expected a format among date, time, date-time, uuid, email and ipv4, got {}",
                in_quotes(format));
   return quoted(g_.call(g_.rule_of(whole_regex(g_, found->second))));
 }

@@ -84,6 +84,14 @@ std::string pointer_part(std::string part) {
 
 }  // namespace
 
+ErrorParts parts_of(const Error& e, std::string_view begin) {
+  const std::string_view text = e.what();
+  const size_t end = text.find("] ", 1 + begin.size());
+  if (text.substr(1, begin.size()) != begin || end == text.npos)
+    return {std::string(begin), std::string(text)};
+  return {std::string(text.substr(1, end - 1)), std::string(text.substr(end + 2))};
+}
+
 SchemaPhrases::SchemaPhrases(ByteGrammar& g, JsonPhrases& json, const Json& root, std::string where)
     : g_(g), json_(json), root_(root), where_(std::move(where)) {}
 

@@ -11,6 +11,13 @@
 
 namespace hearth::inline grammar {
 
+// The two parts of an error `[where] what`. `begin` is how its where begins, which may contain
+// brackets.
+struct ErrorParts {
+  std::string where, what;
+};
+ErrorParts parts_of(const Error&, std::string_view begin);
+
 class SchemaPhrases {
  public:
   using Json = nlohmann::ordered_json;
@@ -52,7 +59,7 @@ class SchemaPhrases {
   Phrase located(const std::string& path, F&& f) const {
     try {
       return f();
-    } catch (const Error& e) { refuse(path, "{}", e.what()); }
+    } catch (const Error& e) { refuse(path, "{}", parts_of(e, g_.where()).what); }
   }
   void allow_only(const Json&, std::initializer_list<const char*> known,
                   const std::string& path) const;

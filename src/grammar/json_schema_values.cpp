@@ -133,7 +133,7 @@ Phrase SchemaPhrases::string(const Json& s, const std::string& path) {
   if (s.contains("pattern") && s.contains("format"))
     refuse(path, "pattern is not supported beside format");
   if (s.contains("format"))
-    return json_.formatted(s["format"].get<std::string>(), fmt::format("{} at #{}", where_, path));
+    return located(path, [&] { return json_.formatted(s["format"].get<std::string>()); });
   if (s.contains("pattern"))
     return located(path, [&] {
       const auto write = [this](const CodeSet& set) { return json_.written(set); };

@@ -41,6 +41,26 @@ TEST(ConstrainedCommands, GenerateAndChat) {
   }
 }
 
+// A wrong schema is one line that names its file once.
+TEST(ConstrainedCommands, NameTheSchemaOnce) {
+  Folder folder;
+  write_served_folder(folder / "model");
+  const std::string file = folder / "s.json";
+  for (const auto& [text, said] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"type")", ":1:8] expected valid JSON"},
+           {R"({"uniqueItems":true})", "] at \"#\": the keyword \"uniqueItems\" is not"},
+           {R"({"items":{"format":"url"}})", "] at \"#/items\": expected a format among"},
+           {R"x({"pattern":"(?=a)"})x", "] at \"#\": at byte 0 of \"(?=a)\": lookahead"},
+           {R"({"minimum":5,"maximum":2})", "] at \"#\": expected a minimum that is not"}}) {
+    write_file_atomic(file, text);
+    const auto r = run(folder, {"generate", "--model", folder / "model", "--prompt", "x",
+                                "--device", "cpu", "--dtype", "fp32", "--json-schema", file});
+    EXPECT_EQ(r.status, 2);
+    EXPECT_NE(r.err.find("hearth: [" + file + said), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("s.json"), r.err.rfind("s.json")) << r.err;
+  }
+}
+
 TEST_F(Serve, LogsRequestsToAFile) {
   const std::string path = folder_ / "requests.jsonl";
   start_server({"--request-log", path, "--api-key", "sk-secret"});
