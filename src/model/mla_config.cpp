@@ -1,6 +1,8 @@
 #include "model/mla_config.h"
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "formats/fields.h"
 #include "model/layer_spec.h"
@@ -14,55 +16,69 @@ double yarn_growth(double factor, double scale) {
   return factor > 1 ? 0.1 * scale * std::log(factor) + 1 : 1;
 }
 
-void check_widths(const ModelConfig& c) {
-  const auto positive = [](const char* name, int64_t x) {
-    if (x < 1 || x > most_latent)
-      fail("model", "latent attention needs a {} between 1 and {}, got {}", name, most_latent, x);
-  };
-  positive("kv_latent", c.mla.kv_latent), positive("nope_dim", c.mla.nope_dim);
-  positive("rope_dim", c.mla.rope_dim);
-  if (c.mla.q_latent) positive("q_latent", c.mla.q_latent);
-  if (c.mla.rope_dim % 2) fail("model", "expected an even rope_dim, got {}", c.mla.rope_dim);
+// Collects what latent attention needs of the other settings, so that one error names all of it.
+class Needs {
+ public:
+  template <class T>
+  void expect(bool met, const std::string& what, const T& got) {
+    if (!met) unmet_.push_back(fmt::format("{} (got {})", what, got));
+  }
+  bool width(const char* name, int64_t x) {
+    const bool met = x >= 1 && x <= most_latent;
+    expect(met, fmt::format("{} from 1 to {}", name, most_latent), x);
+    return met;
+  }
+  void check(const std::string& remedy) const {
+    if (!unmet_.empty())
+      fail("model", "latent attention needs {}{}", fmt::join(unmet_, ", "), remedy);
+  }
+
+ private:
+  std::vector<std::string> unmet_;
+};
+
+void need_widths(Needs& needs, const ModelConfig& c) {
+  const MlaConfig& m = c.mla;
+  needs.width("kv_latent", m.kv_latent);
+  if (m.q_latent) needs.width("q_latent", m.q_latent);
+  const bool nope = needs.width("nope_dim", m.nope_dim), rope = needs.width("rope_dim", m.rope_dim);
+  needs.expect(m.rope_dim % 2 == 0, "an even rope_dim", m.rope_dim);
+  const bool fits = !c.head_dim || (nope && rope && c.head_dim == m.nope_dim + m.rope_dim);
+  needs.expect(fits, "head_dim 0 or nope_dim + rope_dim", c.head_dim);
+  needs.expect(!c.kv_heads || c.kv_heads == c.heads, fmt::format("kv_heads 0 or {}", c.heads),
+               c.kv_heads);
 }
 
 // What the formulas of latent attention have no place for.
-void check_excluded(const ModelConfig& c) {
-  const char* other = c.qk_norm != QkNorm::none ? "qk_norm"
-                      : c.value_embeds > 0      ? "value_embeds"
-                      : c.value_residual        ? "value_residual"
-                      : c.rotary != 1           ? "rotary"
-                                                : nullptr;
-  if (other) fail("model", "latent attention does not work with {}", other);
-  if (c.position != Position::rope)
-    fail("model", "latent attention needs position rope, got {}", enum_name(c.position));
-  if (c.rope_scaling != RopeScaling::yarn && (c.mla.yarn_mscale || c.mla.yarn_mscale_all))
-    fail("model", "yarn_mscale and yarn_mscale_all need rope_scaling yarn, got {}",
-         enum_name(c.rope_scaling));
-  for (const float scale : {c.mla.yarn_mscale, c.mla.yarn_mscale_all})
-    if (!(scale >= 0 && std::isfinite(scale)))
-      fail("model", "expected a yarn_mscale and a yarn_mscale_all of 0 or more, got {}", scale);
+void need_plain(Needs& needs, const ModelConfig& c) {
+  needs.expect(c.qk_norm == QkNorm::none, "qk_norm none", enum_name(c.qk_norm));
+  needs.expect(c.value_embeds == 0, "value_embeds 0", c.value_embeds);
+  needs.expect(!c.value_residual, "value_residual false", c.value_residual);
+  needs.expect(c.rotary == 1, "rotary 1", c.rotary);
+  needs.expect(c.position == Position::rope, "position rope", enum_name(c.position));
+  const float mscale = c.mla.yarn_mscale, mscale_all = c.mla.yarn_mscale_all;
+  if (mscale || mscale_all)
+    needs.expect(c.rope_scaling == RopeScaling::yarn,
+                 "rope_scaling yarn beside yarn_mscale and yarn_mscale_all",
+                 enum_name(c.rope_scaling));
+  const auto scale = [](float x) { return x >= 0 && std::isfinite(x); };
+  needs.expect(scale(mscale), "yarn_mscale of 0 or more", mscale);
+  needs.expect(scale(mscale_all), "yarn_mscale_all of 0 or more", mscale_all);
 }
 
 }  // namespace
 
 void resolve_latents(ModelConfig& c) {
-  const MlaConfig& m = c.mla;
-  if (!m) {
-    if (m != MlaConfig{.kv_latent = m.kv_latent})
-      fail("model", "settings of latent attention need a kv_latent of 1 or more, got {}",
-           m.kv_latent);
-    if (m.kv_latent < 0) fail("model", "expected a kv_latent of 0 or more, got {}", m.kv_latent);
-    return;
-  }
-  check_widths(c);
-  check_excluded(c);
-  const int64_t own = m.nope_dim + m.rope_dim;
-  if (c.head_dim && c.head_dim != own)
-    fail("model", "expected head_dim to be nope_dim + rope_dim, {}, got {}", own, c.head_dim);
-  if (c.kv_heads && c.kv_heads != c.heads)
-    fail("model", "latent attention has keys for all {} heads: expected kv_heads 0, got {}",
-         c.heads, c.kv_heads);
-  c.head_dim = own;
+  if (c.mla == MlaConfig{}) return;
+  Needs needs;
+  need_widths(needs, c);
+  need_plain(needs, c);
+  std::vector<std::string> given;
+  c.mla.visit([&](const char* name, auto& field, const char*) {
+    if (field != 0) given.push_back(name);
+  });
+  needs.check(c.mla ? "" : fmt::format("; plain attention needs {} of 0", fmt::join(given, ", ")));
+  c.head_dim = c.mla.nope_dim + c.mla.rope_dim;
   c.kv_heads = c.heads;
 }
 

@@ -35,27 +35,40 @@ TEST(MlaConfig, RefusesWhatDoesNotFit) {
   };
   using C = ModelConfig;
   EXPECT_EQ(error([](C& c) { c.mla.rope_dim = 31, c.head_dim = 0; }),
-            "[model] expected an even rope_dim, got 31");
+            "[model] latent attention needs an even rope_dim (got 31)");
   EXPECT_EQ(error([](C& c) { c.mla.nope_dim = 0; }),
-            "[model] latent attention needs a nope_dim between 1 and 1048576, got 0");
+            "[model] latent attention needs nope_dim from 1 to 1048576 (got 0), head_dim 0 or "
+            "nope_dim + rope_dim (got 64)");
   EXPECT_EQ(error([](C& c) { c.head_dim = 80; }),
-            "[model] expected head_dim to be nope_dim + rope_dim, 64, got 80");
+            "[model] latent attention needs head_dim 0 or nope_dim + rope_dim (got 80)");
   EXPECT_EQ(error([](C& c) { c.kv_heads = 4; }),
-            "[model] latent attention has keys for all 12 heads: expected kv_heads 0, got 4");
+            "[model] latent attention needs kv_heads 0 or 12 (got 4)");
   EXPECT_EQ(error([](C& c) { c.qk_norm = QkNorm::before_rope; }),
-            "[model] latent attention does not work with qk_norm");
+            "[model] latent attention needs qk_norm none (got before_rope)");
   EXPECT_EQ(error([](C& c) { c.value_residual = true; }),
-            "[model] latent attention does not work with value_residual");
+            "[model] latent attention needs value_residual false (got true)");
   EXPECT_EQ(error([](C& c) { c.position = Position::alibi; }),
-            "[model] latent attention needs position rope, got alibi");
+            "[model] latent attention needs position rope (got alibi)");
   EXPECT_EQ(error([](C& c) { c.mla.kv_latent = 0; }),
-            "[model] settings of latent attention need a kv_latent of 1 or more, got 0");
+            "[model] latent attention needs kv_latent from 1 to 1048576 (got 0); plain attention "
+            "needs nope_dim, rope_dim of 0");
   EXPECT_EQ(error([](C& c) { c.mla.yarn_mscale = 1; }),
-            "[model] yarn_mscale and yarn_mscale_all need rope_scaling yarn, got none");
+            "[model] latent attention needs rope_scaling yarn beside yarn_mscale and "
+            "yarn_mscale_all (got none)");
   EXPECT_EQ(error([](C& c) {
               c.mla.yarn_mscale = -1, c.rope_scaling = RopeScaling::yarn, c.rope_factor = 2;
             }),
-            "[model] expected a yarn_mscale and a yarn_mscale_all of 0 or more, got -1");
+            "[model] latent attention needs yarn_mscale of 0 or more (got -1)");
+  // Over a preset with plain attention, one error names everything that is missing or in the way.
+  ModelConfig other = preset("modern-124m");
+  other.mla.kv_latent = 64;
+  EXPECT_EQ(message_of([&] { other.resolve(); }),
+            "[model] latent attention needs nope_dim from 1 to 1048576 (got 0), rope_dim from 1 to "
+            "1048576 (got 0), head_dim 0 or nope_dim + rope_dim (got 64), kv_heads 0 or 12 (got "
+            "3), qk_norm none (got before_rope)");
+  other.mla.nope_dim = 32, other.mla.rope_dim = 16, other.head_dim = other.kv_heads = 0;
+  other.qk_norm = QkNorm::none;
+  EXPECT_EQ(other.resolve().head_dim, 48);
   const auto backend = make_cpu_backend(1);
   EXPECT_EQ(message_of([&] {
               TinyModel(*backend, latent_configs()[0]).engine({.cache = CacheFormat::fp8});
