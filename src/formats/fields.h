@@ -50,12 +50,22 @@ E enum_in_file(std::string_view text, std::string_view where) {
   fail(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
 }
 
+// The number that the shortest decimal text of a float means, for files and messages: 0.1 for 0.1f,
+// whose own value is 0.10000000149011612. Rounded to float it is `x` again.
+double shortest_number(float x);
+
+// Whether two values of a setting are equal, where a float may also be written in full, as earlier
+// versions did.
+bool same_setting(const nlohmann::json& a, const nlohmann::json& b);
+
 template <class C>
 nlohmann::ordered_json fields_to_json(const C& config) {
   nlohmann::ordered_json j;
   const_cast<C&>(config).visit([&](const char* name, const auto& field, const char*) {
     if constexpr (std::is_enum_v<std::decay_t<decltype(field)>>)
       j[name] = enum_name(field);
+    else if constexpr (std::is_same_v<std::decay_t<decltype(field)>, float>)
+      j[name] = shortest_number(field);
     else
       j[name] = field;
   });

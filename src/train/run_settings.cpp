@@ -68,7 +68,7 @@ void expect_same_settings(const json& began, const RunSettings& now, const std::
     const json before = began.contains(key)          ? began.at(key)
                         : now.defaults.contains(key) ? json(now.defaults.at(key))
                                                      : none;
-    if (before != value && !grew(key, before, value))
+    if (!same_setting(before, value) && !grew(key, before, value))
       others.push_back(fmt::format("{} = {}, not {}", key, shown(before), shown(value)));
   }
   if (others.empty()) return;

@@ -5,6 +5,7 @@
 
 #include <sys/file.h>
 
+#include <bit>
 #include <fstream>
 
 #include "data/cursor_state.h"
@@ -302,6 +303,41 @@ TEST(RunSettings, AreComparedByTypeAndValue) {
     RunSettings now = same;
     now.values[key] = value;
     expect(now, error);
+  }
+}
+
+struct NumberConfig {
+  float decay = 0.1f, eps = 1e-8f, large = 3e38f, third = 1.f / 3, none = 0;
+  double rate = 0.1, exact = 0.10000000149011612;
+  void visit(auto&& v) {
+    v("decay", decay, ""), v("eps", eps, ""), v("large", large, ""), v("third", third, "");
+    v("none", none, ""), v("rate", rate, ""), v("exact", exact, "");
+  }
+};
+
+// A float is written in its shortest form, and a run that has its full digits is the same run.
+TEST(RunSettings, WriteFloatsInTheirShortestForm) {
+  NumberConfig config;
+  const RunSettings now = RunSettings::of({}, config);
+  const std::string text = now.toml();
+  EXPECT_TRUE(
+      text.ends_with("decay = 0.1\neps = 1e-08\nlarge = 3e+38\nthird = 0.33333334\n"
+                     "none = 0.0\nrate = 0.1\nexact = 0.10000000149011612\n"))
+      << text;
+  const TempDir dir;
+  open_run_folder(dir / "new", false, text);
+  open_run_folder(dir / "old", false,
+                  "decay = 0.10000000149011612\neps = 9.99999993922529e-09\n"
+                  "large = 3.0000000054977558e+38\nthird = 0.3333333432674408\nnone = 0.0\n"
+                  "rate = 0.1\nexact = 0.10000000149011612\n");
+  for (const char* run : {"new", "old"})
+    EXPECT_EQ(error_of([&] { expect_settings_of_run(dir / run, now); }), "");
+  config.decay = 0.10000001f;
+  expect_error(error_of([&] { expect_settings_of_run(dir / "old", RunSettings::of({}, config)); }),
+               "decay = 0.10000000149011612, not 0.10000001");
+  for (uint32_t bits = 1; bits < 0x7f800000u; bits += 0x1001) {
+    const float x = std::bit_cast<float>(bits);
+    ASSERT_EQ(float(shortest_number(x)), x);
   }
 }
 
