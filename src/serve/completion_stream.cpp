@@ -40,7 +40,8 @@ Exchange::Exchange(Place place, ResponseHead head, PreparedCall prepared,
       results_(prepared_.prompts.size()),
       left_(prepared_.prompts.size()) {
   for (ChoiceState& s : states_)
-    if (prepared_.call.tool_format != ToolFormat::none) s.tools.emplace(prepared_.call.tool_format);
+    if (prepared_.call.tool_format != ToolFormat::none)
+      s.tools.emplace(prepared_.call.tool_format, must_call());
 }
 
 // --- on the engine's thread ---
@@ -163,8 +164,8 @@ void Exchange::stream_tools(Event& e, ChoicePart& part) {
   ChoiceState& s = states_[size_t(e.choice)];
   ToolParser::Found found = s.tools->push(e.text);
   if (!e.finish_reason.empty()) {
-    ToolParser::Found rest = s.tools->finish();
-    found.content += rest.content;
+    ToolParser::Found rest = s.tools->finish(e.finish_reason == "length");
+    found.content += rest.content, found.partial = rest.partial;
     std::ranges::move(rest.calls, std::back_inserter(found.calls));
   }
   const std::string reason = std::exchange(part.finish_reason, "");
@@ -178,8 +179,8 @@ void Exchange::stream_tools(Event& e, ChoicePart& part) {
     send_part(head);
   }
   if (reason.empty()) return;
-  send_part({.index = e.choice,
-             .finish_reason = reason == "stop" && s.calls > 0 ? "tool_calls" : reason});
+  const bool called = reason == "stop" && s.calls > 0 && !found.partial;
+  send_part({.index = e.choice, .finish_reason = called ? "tool_calls" : reason});
 }
 
 void Exchange::end(End& e) {
@@ -250,13 +251,15 @@ int64_t Exchange::entries() const {
 
 // Separates the tool calls of a whole answer from its text.
 void Exchange::find_calls(ChoicePart& part) const {
-  ToolParser parser(prepared_.call.tool_format);
-  ToolParser::Found found = parser.push(part.text), rest = parser.finish();
+  ToolParser parser(prepared_.call.tool_format, must_call());
+  ToolParser::Found found = parser.push(part.text);
+  ToolParser::Found rest = parser.finish(part.finish_reason == "length");
   part.text = found.content + rest.content;
   std::ranges::move(rest.calls, std::back_inserter(found.calls));
   for (ToolCall& c : found.calls)
     part.calls.push_back(rendered(part.index, int64_t(part.calls.size()), std::move(c)));
-  if (!part.calls.empty() && part.finish_reason == "stop") part.finish_reason = "tool_calls";
+  if (!part.calls.empty() && !rest.partial && part.finish_reason == "stop")
+    part.finish_reason = "tool_calls";
 }
 
 HttpResponse Exchange::render() try {

@@ -59,6 +59,7 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
   void stream(Event&);
   void open_choice(int64_t choice);
   void send_part(ChoicePart);
+  bool must_call() const { return prepared_.call.tools.choice == ToolUse::Choice::required; }
   void stream_tools(Event&, ChoicePart&);
   RenderedCall rendered(int64_t choice, int64_t index, ToolCall) const;
   void find_calls(ChoicePart&) const;

@@ -141,6 +141,57 @@ TEST_F(ServingTools, RequiredCallsParse) {
   }
 }
 
+// A call that max_tokens cuts is a partial call, as in OpenAI's API; its markup is never content.
+TEST_F(ServingTools, CutCallsArePartial) {
+  for (const char* source : {hermes_template, llama_template}) {
+    open_with(source);
+    const auto limited = [&](int most) {
+      std::string body = tools(R"({"type":"function","function":{"name":"f"}})");
+      const std::string limit = R"("max_tokens":180)";
+      return body.replace(body.find(limit), limit.size(),
+                          R"("max_tokens":)" + std::to_string(most)) +
+             R"(,"seed":3,"temperature":1.3)";
+    };
+    const json whole = answer("/v1/chat/completions", limited(180) + "}");
+    const int length = whole["usage"]["completion_tokens"];
+    std::string longest;
+    for (int most = 1; most < length; ++most) {
+      const json c = answer("/v1/chat/completions", limited(most) + "}")["choices"][0];
+      EXPECT_EQ(c["finish_reason"], "length");
+      EXPECT_TRUE(c["message"]["content"].is_null() || c["message"]["content"] == "") << c;
+      std::string name, arguments;
+      if (c["message"].contains("tool_calls")) {
+        name = c["message"]["tool_calls"][0]["function"]["name"];
+        arguments = c["message"]["tool_calls"][0]["function"]["arguments"];
+        EXPECT_EQ(name, "f");
+      }
+      // Arguments grow with the limit, to all of them.
+      EXPECT_TRUE(arguments.starts_with(longest) || json::accept(arguments))
+          << arguments << " after " << longest;
+      longest = arguments;
+      // A character that is cut may be shown as U+FFFD.
+      while (longest.ends_with("\ufffd")) longest.resize(longest.size() - 3);
+      std::string streamed_name, streamed_arguments, content, reason;
+      const auto client = ask("/v1/chat/completions", limited(most) + R"(,"stream":true})");
+      for (const std::string& e : client->events) {
+        if (e == "[DONE]") continue;
+        const json d = json::parse(e)["choices"][0];
+        content += d["delta"].value("content", "");
+        if (!d["finish_reason"].is_null()) reason = d["finish_reason"];
+        for (const json& t : d["delta"].value("tool_calls", json::array())) {
+          streamed_name += t["function"].value("name", "");
+          streamed_arguments += t["function"]["arguments"];
+        }
+      }
+      EXPECT_EQ(streamed_name, name);
+      EXPECT_EQ(streamed_arguments, arguments);
+      EXPECT_EQ(content, "");
+      EXPECT_EQ(reason, "length");
+    }
+    EXPECT_TRUE(longest.starts_with("{")) << longest;
+  }
+}
+
 TEST_F(ServingTools, AutoNoneAndHistory) {
   open_with(hermes_template);
   EXPECT_EQ(answer("/v1/chat/completions", tools(R"("none")") + "}")["object"], "chat.completion");
@@ -201,6 +252,33 @@ TEST(ToolParser, FindsCallsHoweverTheTextIsSplit) {
       EXPECT_EQ(content, c.content) << c.text;
       EXPECT_EQ(calls, c.calls) << c.text;
     }
+}
+
+TEST(ToolParser, ReadsCallsThatAreCut) {
+  const auto parsed = [](ToolFormat format, bool required, const std::string& text) {
+    ToolParser p(format, required);
+    std::string said;
+    for (const ToolParser::Found& f : {p.push(text), p.finish(true)}) {
+      said += f.content;
+      for (const ToolCall& c : f.calls) said += fmt::format("[{} {}]", c.name, c.arguments);
+      if (f.partial) said += "..";
+    }
+    return said;
+  };
+  const auto hermes = [&](const std::string& text) {
+    return parsed(ToolFormat::hermes, false, text);
+  };
+  EXPECT_EQ(hermes("Hi <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x"),
+            "Hi[f {\"a\": \"x]..");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\\\"g\", \"argum"), "[f\"g ]..");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f"), "");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\\"), "");
+  EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\"}\n</tool_"), "[f {}]");
+  EXPECT_EQ(hermes("a < b <tool_c"), "a < b <tool_c");  // may be text
+  EXPECT_EQ(parsed(ToolFormat::hermes, true, "<tool_c"), "");
+  EXPECT_EQ(parsed(ToolFormat::llama, false, "{\"name\": \"f\", \"parameters\": "), "[f ]..");
+  EXPECT_EQ(parsed(ToolFormat::llama, false, "{\"nam"), "{\"nam");  // may be JSON of another kind
+  EXPECT_EQ(parsed(ToolFormat::llama, true, "{\"nam"), "");
 }
 
 TEST_F(Serving, NotesWhatTheLogSays) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "formats/json.h"
 #include "sys/error.h"
@@ -29,6 +30,48 @@ std::optional<ToolCall> call_in(std::string_view text) {
     return ToolCall{j["name"], a.is_string() ? a.get<std::string>() : a.dump()};
   }
   return ToolCall{j["name"], "{}"};
+}
+
+// Reads the beginning of a text piece by piece; white space may come before each piece.
+class Beginning {
+ public:
+  explicit Beginning(std::string_view text) : rest_(text) {}
+
+  std::string_view rest() {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(blank), rest_.size()));
+    return rest_;
+  }
+  bool take(std::string_view piece) {
+    if (!rest().starts_with(piece)) return false;
+    rest_.remove_prefix(piece.size());
+    return true;
+  }
+  // A string of JSON that has ended.
+  std::optional<std::string> string() {
+    if (!rest().starts_with('"')) return {};
+    size_t end = 1;
+    while (end < rest_.size() && rest_[end] != '"') end += rest_[end] == '\\' ? 2 : 1;
+    if (end >= rest_.size()) return {};
+    const ordered_json j = ordered_json::parse(rest_.substr(0, end + 1), nullptr, false);
+    rest_.remove_prefix(end + 1);
+    return j.is_string() ? std::optional(j.get<std::string>()) : std::nullopt;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+// A call whose text was cut after its name, with its arguments as far as they go; nothing if the
+// name has not ended.
+std::optional<ToolCall> beginning_of_call(std::string_view text) {
+  Beginning b(text);
+  if (!b.take("{") || !b.take("\"name\"") || !b.take(":")) return {};
+  const std::optional<std::string> name = b.string();
+  if (!name) return {};
+  ToolCall call{*name, {}};
+  if (!b.take(",") || (!b.take("\"arguments\"") && !b.take("\"parameters\""))) return call;
+  if (b.take(":")) call.arguments = b.rest();
+  return call;
 }
 
 // The length of the longest end of `text` that begins `word`.
@@ -71,11 +114,22 @@ ToolParser::Found ToolParser::push(std::string_view text) {
   return format_ == ToolFormat::hermes ? take_hermes(false) : take_llama(false);
 }
 
-ToolParser::Found ToolParser::finish() {
+ToolParser::Found ToolParser::finish(bool cut) {
   Found found;
+  cut_ = cut || required_;
   if (format_ == ToolFormat::hermes) found = take_hermes(true);
   if (format_ == ToolFormat::llama) found = take_llama(true);
   return found;
+}
+
+bool ToolParser::end_call(Found& found) {
+  const std::string text = std::exchange(held_, {});
+  if (auto call = call_in(text)) return found.calls.push_back(std::move(*call)), true;
+  if (cut_)
+    if (auto call = beginning_of_call(text))
+      return found.calls.push_back(std::move(*call)), found.partial = true;
+  held_ = text;
+  return false;
 }
 
 ToolParser::Found ToolParser::take_hermes(bool last) {
@@ -97,12 +151,12 @@ ToolParser::Found ToolParser::take_hermes(bool last) {
       continue;
     }
     if (in_call_ && last) {
-      // A model may end without the closing tag.
-      if (auto call = call_in(held_))
-        found.calls.push_back(std::move(*call));
-      else
-        say(found, std::string(opening) + held_);
+      // A model may end without the closing tag, or within it.
+      held_.erase(held_.size() - (cut_ ? begun(held_, closing) : 0));
+      if (!end_call(found) && !cut_) say(found, std::string(opening) + held_);
       held_.clear();
+    } else if (last && required_) {
+      held_.clear();  // the beginning of the tag
     } else if (!in_call_) {
       const size_t keep = last ? 0 : begun(held_, opening);
       say(found, std::string_view(held_).substr(0, held_.size() - keep));
@@ -117,14 +171,8 @@ ToolParser::Found ToolParser::take_llama(bool last) {
   const size_t first = held_.find_first_not_of(blank);
   if (!is_text_ && first != std::string::npos && held_[first] != '{') is_text_ = true;
   if (!is_text_ && !last) return found;
-  if (!is_text_) {
-    if (auto call = call_in(held_)) {
-      found.calls.push_back(std::move(*call));
-      held_.clear();
-      return found;
-    }
-  }
-  say(found, held_);
+  if (!is_text_ && end_call(found)) return found;
+  if (!required_) say(found, held_);
   held_.clear();
   return found;
 }

@@ -33,21 +33,29 @@ struct ToolCall {
 // turns out not to be a call is content.
 class ToolParser {
  public:
-  explicit ToolParser(ToolFormat format) : format_(format) {}
+  // `required`: the text is exactly one call, as far as it goes.
+  explicit ToolParser(ToolFormat format, bool required = false)
+      : format_(format), required_(required) {}
 
   struct Found {
     std::string content = {};
     std::vector<ToolCall> calls = {};
+    bool partial = false;  // the last call has only the beginning of its arguments
   };
   Found push(std::string_view text);
-  Found finish();  // what is still held back
+  // What is still held back. `cut`: the text ended before the model did, so that the beginning of a
+  // call is a partial call, not content.
+  Found finish(bool cut = false);
 
  private:
   Found take_hermes(bool last);
   Found take_llama(bool last);
   void say(Found&, std::string_view text);
+  bool end_call(Found&);  // false: what is held is neither a call nor the beginning of one
 
   const ToolFormat format_;
+  const bool required_;
+  bool cut_ = false;
   std::string held_;
   std::string space_;     // white space that is content only if more content follows
   bool in_call_ = false;  // hermes: after <tool_call>
