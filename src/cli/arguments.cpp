@@ -304,6 +304,37 @@ bool is_table_of(const CLI::App& command, const std::string& table, const std::s
   fail_usage(file, "expected a table named after a command ({}), got [{}]", all, table);
 }
 
+// `info` describes the model of a file that is written for pretrain, and skips what it asks for
+// beside the model.
+const CLI::App* described_by(const CLI::App& command) {
+  if (command.get_name() != "info") return nullptr;
+  for (const CLI::App* c : subcommands(*command.get_parent()))
+    if (c->get_name() == "pretrain") return c;
+  return nullptr;
+}
+
+// The settings of a file that concern the command.
+std::vector<TomlItem> settings_for(const CLI::App& command, const std::vector<TomlItem>& all,
+                                   const std::string& file) {
+  const CLI::App* other = described_by(command);
+  const auto names = [&](const char* key) {
+    return std::ranges::any_of(all, [&](const TomlItem& item) { return item.key == key; });
+  };
+  std::vector<TomlItem> own;
+  for (const TomlItem& item : all) {
+    if (!is_table_of(command, item.section, file) &&
+        !(other && is_table_of(*other, item.section, file)))
+      continue;
+    const std::string flag = flag_of(item.key);
+    const bool known = command.get_option_no_throw(flag);
+    if (other && !known && other->get_option_no_throw(flag)) continue;
+    // A run that continues another model has the shape of that model among its own settings.
+    if (other && item.key == "model" && names("dim")) continue;
+    own.push_back(item);
+  }
+  return own;
+}
+
 // Appends the settings that `seen` does not have yet; `config` says where they come from.
 void append_settings(std::vector<std::string>& args, std::set<std::string>& seen,
                      const CLI::App& command, const ConfigFile& config,
@@ -313,8 +344,7 @@ void append_settings(std::vector<std::string>& args, std::set<std::string>& seen
   const bool trusted = trusts_programs(args);
   // With --resume, --preset is checked against the run's model instead of being filled in from it.
   const bool own_model = config.of_run && seen.contains("--preset");
-  for (const TomlItem& item : settings) {
-    if (!is_table_of(command, item.section, file)) continue;
+  for (const TomlItem& item : settings_for(command, settings, file)) {
     const std::string flag = flag_of(item.key);
     if (std::find(known.begin(), known.end(), flag) == known.end())
       refuse_setting(command, config, settings, item);

@@ -21,6 +21,31 @@ TEST(ModelFlags, InfoTakesThoseOfPretraining) {
   EXPECT_EQ(run(folder, {"info"}).status, 0);
 }
 
+// The settings of a pretraining run, or a file for one, describe a model to `info` too.
+TEST(ModelFlags, InfoReadsSettingsOfPretraining) {
+  const Folder folder;
+  write_chain(folder / "train.bin", 2000, 1);
+  const std::string first = folder / "first", second = folder / "second";
+  ASSERT_EQ(run(folder, tiny_run(folder / "train.bin", first, 1)).status, 0);
+  ASSERT_EQ(run(folder, {"pretrain", "--model", first, "--run", second, "--data",
+                         folder / "train.bin", "--steps", "1", "--batch", "1", "--seq", "8"})
+                .status,
+            0);
+  const nlohmann::json own = config_of(folder, {"--model", first});
+  EXPECT_EQ(own["dim"], 32);
+  for (const std::string& from : {first, second})
+    EXPECT_EQ(config_of(folder, {"--config", from + "/config.toml"}), own) << from;
+  EXPECT_EQ(config_of(folder, {"--config", first + "/config.toml", "--vocab", "400"})["vocab"],
+            400);
+  const std::string file = folder / "mine.toml";
+  write_file_atomic(file,
+                    "threads = 1\n[pretrain]\npreset = \"tiny\"\nlayers = 3\nlr = 1e-3\n"
+                    "[sft]\nepochs = 2\n");
+  EXPECT_EQ(config_of(folder, {"--config", file})["layers"], 3);
+  write_file_atomic(file, "preset = \"tiny\"\nlearning_rat = 1e-3\n");
+  expect_error(run(folder, {"info", "--config", file}), 2, "got \"learning_rat\"");
+}
+
 TEST(ModelFlags, WidthsOfMlpsFollowDim) {
   const Folder folder;
   const auto widths = [&](const Arguments& flags) {
