@@ -168,12 +168,32 @@ void bench_train(const BenchFlags& f) {
     fmt::print("  {:<18}{:9.2f} ms  {:4.1f}%\n", name, 1e3 * seconds, 100 * seconds / total);
 }
 
+// The largest batch whose plan fits in `bytes`, of at most `most` sequences; 0: none.
+int64_t largest_fit(ProgramSpec s, int64_t most, int64_t bytes) {
+  const auto fits = [&](int64_t B) {
+    s.B = B;
+    return memory_need(s).total() <= bytes;
+  };
+  int64_t fit = 0, over = 1;
+  while (over <= most && fits(over)) fit = over, over *= 2;
+  over = std::min(over, most + 1);
+  while (over - fit > 1) {
+    const int64_t middle = fit + (over - fit) / 2;
+    (fits(middle) ? fit : over) = middle;
+  }
+  return fit;
+}
+
+// The search for the largest batch of `bench fit` ends here, far beyond any useful micro-batch.
+constexpr int64_t most_fit_tokens = int64_t(1) << 26;
+
 void bench_fit(const BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   const MemoryNeed need = memory_need(s);
   const MemoryBudget budget = MemoryBudget::for_run(*backend);
-  const int64_t best = largest_batch(s, 64 * s.B, budget.bytes());
+  const int64_t most = std::max<int64_t>(1, most_fit_tokens / s.T);
+  const int64_t best = largest_fit(s, most, budget.bytes());
   nlohmann::ordered_json j =
       bench_line(*backend, "fit", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T),
                  double(need.total()), "bytes");
@@ -184,6 +204,7 @@ void bench_fit(const BenchFlags& f) {
   j["over_bound"] = double(need.activations) / double(need.activation_bound) - 1;
   j["largest_batch"] = best;
   double measured = 0;
+  j["largest_batch_limit"] = best < most ? "memory" : "tokens";
   if (f.measure) {
     expect_fit(s, budget);
     time_steps(s, *backend, 1);
@@ -197,7 +218,9 @@ void bench_fit(const BenchFlags& f) {
   fmt::print("activation arena {:.3f} GiB, lower bound {:.3f} GiB, {:.2f}% above\n",
              double(need.activations) / gib, double(need.activation_bound) / gib,
              100 * (double(need.activations) / double(need.activation_bound) - 1));
-  fmt::print("largest micro-batch in {:.1f} GiB: {}\n", double(budget.bytes()) / gib, best);
+  fmt::print(
+      "largest micro-batch in {:.1f} GiB: {}{}\n", double(budget.bytes()) / gib, best,
+      best < most ? "" : fmt::format(" or more: the search ends at {} tokens", most_fit_tokens));
   if (f.measure)
     fmt::print("process peak {:.3f} GiB, {:+.1f}% relative to the plan\n", measured / gib,
                100 * (measured / double(need.total()) - 1));

@@ -23,6 +23,21 @@ TEST(Bench, FitIsAtItsBound) {
 }
 
 TEST(Bench, InferCountsEveryToken) {
+// Memory is the limit of the largest batch, whatever --batch is.
+TEST(Bench, FitFindsTheLargestBatch) {
+  const Folder folder;
+  const auto fit = [&](int64_t batch, const char* seq) {
+    return json_of(run(folder, {"bench", "fit", "--preset", "tiny", "--seq", seq, "--json",
+                                "--device", "cpu", "--batch", std::to_string(batch)}));
+  };
+  const auto one = fit(1, "512");
+  const int64_t best = one["largest_batch"];
+  EXPECT_EQ(one["largest_batch_limit"], "memory");
+  EXPECT_GT(best, 1);
+  EXPECT_LE(fit(best, "512")["value"], one["budget"]);
+  EXPECT_GT(fit(best + 1, "512")["value"], one["budget"]);
+}
+
   const Folder folder;
   const Arguments bench{"bench",   "infer",    "--preset",   "tiny",  "--vocab",
                         "300",     "--layers", "1",          "--dim", "32",
