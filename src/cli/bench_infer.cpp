@@ -8,12 +8,14 @@
 #include <random>
 
 #include "cli/bench.h"
+#include "cli/constraint_flags.h"
 #include "cli/model_flags.h"
 #include "diag/peak_flops.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
+#include "text/tokenizer/tokenizer.h"
 #include "train/config.h"
 
 namespace hearth::inline cli {
@@ -29,6 +31,8 @@ struct InferFlags {
   int64_t speculate = 0, step_tokens = 512;
   uint64_t seed = 1;
   int repeats = 3;
+  std::string tokenizer;
+  ConstraintFlags constraint;
   FieldFlags<ModelConfig> model;
 };
 
@@ -77,22 +81,43 @@ Request random_request(std::mt19937_64& bits, int64_t vocab, int64_t prompt, int
   return r;
 }
 
+// What the text of every request has to match; the tokenizer says what tokens mean.
+struct Constrained {
+  explicit Constrained(const InferFlags& f) : spec(f.constraint.spec()) {
+    if (!f.tokenizer.empty()) tokenizer = Tokenizer::load(f.tokenizer);
+    if (spec.kind == ConstraintSpec::Kind::none) return;
+    if (!tokenizer) fail_usage("infer", "constrained text needs --tokenizer");
+    maker.emplace(*tokenizer);
+    maker->make(spec);  // throws before the weights are drawn
+  }
+  std::string name() const {
+    return spec.kind == ConstraintSpec::Kind::none          ? ""
+           : spec.kind == ConstraintSpec::Kind::json_schema ? " json-schema"
+                                                            : " regex";
+  }
+  ConstraintSpec spec;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<ConstraintMaker> maker;
+};
+
 struct Bench {
   explicit Bench(const InferFlags& f)
       : flags(f),
         train_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
+        constrained(f),
         backend(make_backend(f.common, {.tf32 = train_dtype == TrainDType::tf32,
                                         .fp16 = train_dtype == TrainDType::fp16,
                                         .batch_invariant = f.batch_invariant})),
-        config(config_of(f)),
+        config(config_of(f, constrained)),
         dtype(to_dtype(train_dtype)),
         format(weight_format(f.weights, *backend)),
         cache(cache_format(f.kv)),
         params(*backend, decoder_params(config, format), dtype) {
     params.initialise(f.seed);
   }
-  static ModelConfig config_of(const InferFlags& f) {
+  static ModelConfig config_of(const InferFlags& f, const Constrained& constrained) {
     ModelConfig c = model_over_preset(f.preset, f.model);
+    if (constrained.tokenizer) c.vocab = constrained.tokenizer->vocab_size();
     const int64_t longest = f.workload ? 2 * workload_longest : f.prompt + f.made;
     c.context = std::max(c.context, longest);  // the weights are random anyway
     return c.resolve();
@@ -105,12 +130,17 @@ struct Bench {
                    .speculate = flags.speculate,
                    .reuse_prefixes = false,
                    .cache = cache,
-                   .exact = flags.batch_invariant});
+                   .exact = flags.batch_invariant,
+                   .tokenizer = constrained.tokenizer ? &*constrained.tokenizer : nullptr});
   }
-  std::vector<Request> equal_requests(std::mt19937_64& bits, int64_t made) const {
+  Request request(std::mt19937_64& bits, int64_t prompt, int64_t made) {
+    Request r = random_request(bits, config.vocab, prompt, made);
+    if (constrained.maker) r.constraint = constrained.maker->make(constrained.spec);
+    return r;
+  }
+  std::vector<Request> equal_requests(std::mt19937_64& bits, int64_t made) {
     std::vector<Request> all;
-    for (int64_t i = 0; i < flags.batch; ++i)
-      all.push_back(random_request(bits, config.vocab, flags.prompt, made));
+    for (int64_t i = 0; i < flags.batch; ++i) all.push_back(request(bits, flags.prompt, made));
     return all;
   }
 
@@ -135,6 +165,7 @@ struct Bench {
   static constexpr int64_t workload_shortest = 100, workload_longest = 1024;
   const InferFlags& flags;
   TrainDType train_dtype;
+  Constrained constrained;
   std::unique_ptr<Backend> backend;
   ModelConfig config;
   DType dtype;
@@ -166,10 +197,11 @@ void bench_batch(const InferFlags& f) {
   const double bandwidth = measure_bandwidth(*b.backend);
   const double bound = double(f.batch) * bandwidth / (weights + cached);
   const EngineStats s = engine.stats();
-  nlohmann::ordered_json j = bench_line(*b.backend, "infer",
-                                        fmt::format("{} {} batch {} prompt {} new {}", f.preset,
-                                                    b.weights_name(), f.batch, f.prompt, f.made),
-                                        total, "tokens/s");
+  nlohmann::ordered_json j =
+      bench_line(*b.backend, "infer",
+                 fmt::format("{} {} batch {} prompt {} new {}{}", f.preset, b.weights_name(),
+                             f.batch, f.prompt, f.made, b.constrained.name()),
+                 total, "tokens/s");
   j["decode_tokens_per_s"] = decode;
   j["ttft_ms"] = r.all_first;
   j["prompt_tokens_per_s"] = 1e3 * double(f.batch * f.prompt) / r.all_first;
@@ -182,10 +214,11 @@ void bench_batch(const InferFlags& f) {
   if (f.speculate) j["drafted"] = s.drafted, j["accepted"] = s.accepted;
   if (f.common.json) return print_json(j);
   fmt::print(
-      "{} {} batch {}, prompt {} + {} new: {:.1f} tokens/s; first token after {:.1f} ms, then "
+      "{} {} batch {}, prompt {} + {} new{}: {:.1f} tokens/s; first token after {:.1f} ms, then "
       "{:.1f} tokens/s, {:.0f}% of the {:.0f} that a bandwidth of {:.1f} GB/s allows; {:.2f} GiB\n",
-      f.preset, b.weights_name(), f.batch, f.prompt, f.made, total, r.all_first, decode,
-      100 * decode / bound, bound, bandwidth * 1e-9, double(peak_bytes(*b.backend)) / (1 << 30));
+      f.preset, b.weights_name(), f.batch, f.prompt, f.made, b.constrained.name(), total,
+      r.all_first, decode, 100 * decode / bound, bound, bandwidth * 1e-9,
+      double(peak_bytes(*b.backend)) / (1 << 30));
 }
 
 // Unequal requests, all submitted at the start.
@@ -201,7 +234,7 @@ void bench_workload(const InferFlags& f) {
   int64_t prompts = 0;
   for (int64_t i = 0; i < f.workload; ++i) {
     const int64_t prompt = length(), made = length();
-    requests.push_back(random_request(bits, b.config.vocab, prompt, made));
+    requests.push_back(b.request(bits, prompt, made));
     prompts += prompt;
   }
   std::vector<Request> warm = requests;
@@ -211,10 +244,11 @@ void bench_workload(const InferFlags& f) {
   const Run r = timed_run(engine, requests);
   const EngineStats s = engine.stats();
   const double rate = 1e3 * double(r.tokens) / r.end;
-  nlohmann::ordered_json j = bench_line(
-      *b.backend, "infer",
-      fmt::format("{} {} workload {} batch {}", f.preset, b.weights_name(), f.workload, f.batch),
-      rate, "tokens/s");
+  nlohmann::ordered_json j =
+      bench_line(*b.backend, "infer",
+                 fmt::format("{} {} workload {} batch {}{}", f.preset, b.weights_name(), f.workload,
+                             f.batch, b.constrained.name()),
+                 rate, "tokens/s");
   j["ttft_ms"] = percentiles(r.first);
   j["itl_ms"] = percentiles(r.gaps);
   j["seconds"] = r.end * 1e-3;
@@ -260,6 +294,9 @@ void add_bench_infer(CLI::App& bench) {
       ->check(at_least(1));
   c->add_option("--seed", f->seed, "random seed for weights, tokens and lengths")
       ->capture_default_str();
+  c->add_option("--tokenizer", f->tokenizer,
+                "tokenizer of constrained text; the model gets its vocabulary");
+  f->constraint.add(*c);
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { f->workload ? bench_workload(*f) : bench_batch(*f); });
 }

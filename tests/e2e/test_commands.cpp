@@ -1,5 +1,6 @@
 // The commands as a user strings them together: sizes, stories, tokens, a model, a text.
 #include "e2e/command.h"
+#include "test_data.h"
 
 namespace hearth {
 namespace {
@@ -22,7 +23,6 @@ TEST(Bench, FitIsAtItsBound) {
   EXPECT_GT(j["activations"].get<double>(), 1e9);
 }
 
-TEST(Bench, InferCountsEveryToken) {
 // Memory is the limit of the largest batch, whatever --batch is.
 TEST(Bench, FitFindsTheLargestBatch) {
   const Folder folder;
@@ -38,6 +38,7 @@ TEST(Bench, FitFindsTheLargestBatch) {
   EXPECT_GT(fit(best + 1, "512")["value"], one["budget"]);
 }
 
+TEST(Bench, InferCountsEveryToken) {
   const Folder folder;
   const Arguments bench{"bench",   "infer",    "--preset",   "tiny",  "--vocab",
                         "300",     "--layers", "1",          "--dim", "32",
@@ -53,6 +54,27 @@ TEST(Bench, FitFindsTheLargestBatch) {
   EXPECT_GE(mix["output_tokens"].get<int64_t>(), 4 * 100);
   EXPECT_LE(mix["output_tokens"].get<int64_t>(), 4 * 1024);
   EXPECT_GE(mix["itl_ms"]["p99"].get<double>(), mix["itl_ms"]["p50"].get<double>());
+}
+
+TEST(Bench, InferTimesConstrainedText) {
+  const Folder folder;
+  const std::string tokenizer = test::test_data("tokenizers/gpt2"), schema = folder / "s.json";
+  write_file_atomic(schema, R"({"type": "array", "items": {"type": "integer"}, "minItems": 99})");
+  const Arguments bench{"bench",    "infer",   "--preset", "tiny",       "--layers",
+                        "1",        "--dim",   "32",       "--heads",    "2",
+                        "--hidden", "64",      "--device", "cpu",        "--json",
+                        "--prompt", "4",       "--new",    "9",          "--repeats",
+                        "1",        "--batch", "2",        "--kv-heads", "1"};
+  const auto j =
+      json_of(run(folder, bench + Arguments{"--tokenizer", tokenizer, "--json-schema", schema}));
+  EXPECT_EQ(j["shape"], "tiny fp32 batch 2 prompt 4 new 9 json-schema");
+  EXPECT_GT(j["value"].get<double>(), 0);
+  EXPECT_EQ(json_of(run(folder,
+                        bench + Arguments{"--tokenizer", tokenizer, "--regex", "[a-z]+"}))["shape"],
+            "tiny fp32 batch 2 prompt 4 new 9 regex");
+  expect_error(run(folder, bench + Arguments{"--regex", "a"}), 2, "needs --tokenizer");
+  expect_error(run(folder, bench + Arguments{"--tokenizer", tokenizer, "--regex", "(?=a)"}), 2,
+               "lookahead");
 }
 
 TEST(Bench, OptimizerIsComparedWithItsLimit) {

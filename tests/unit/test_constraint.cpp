@@ -2,7 +2,6 @@
 // tokens drawn by the host and by a device, alone and beside unconstrained sequences.
 #include <gtest/gtest.h>
 
-#include <ctime>
 #include <map>
 #include <random>
 
@@ -11,8 +10,6 @@
 #include "grammar/json_schema.h"
 #include "infer/block_pool.h"
 #include "infer/runner.h"
-#include "sys/clock.h"
-#include "test_data.h"
 #include "unit/drawing_backend.h"
 #include "unit/infer_model.h"
 #include "unit/message_of.h"
@@ -363,54 +360,6 @@ TEST(Constraint, ATextHasABudgetOfWork) {
   const int64_t some = written({.text_work = 2000});
   EXPECT_GT(some, 1);
   EXPECT_LT(some, 500);
-}
-
-// A measurement, which judges nothing: --gtest_also_run_disabled_tests. Tokens per second of a
-// batch of 16 with GPT-2's vocabulary, with and without a constraint.
-TEST(ConstrainedEngine, DISABLED_Speed) {
-  const auto folder = test::test_data("tokenizers/gpt2");
-  const Tokenizer t = Tokenizer::load(folder);
-  const auto backend = make_cpu_backend(2);
-  ModelConfig c = tiny_config();
-  c.vocab = t.vocab_size(), c.context = 512, c.dim = 64, c.heads = 4, c.layers = 4, c.hidden = 128;
-  TinyModel model(*backend, c);
-  ConstraintMaker maker(t);
-  const std::vector<std::pair<std::string, ConstraintSpec>> kinds = {
-      {"unconstrained", {}},
-      {"json list of strings",
-       {.kind = Kind::json_schema,
-        .text = R"({"type": "array", "items": {"type": "string", "minLength": 40}, "minItems": 9})",
-        .where = "schema"}},
-      {"records",
-       {.kind = Kind::json_schema,
-        .text = R"({"type": "array", "items": {"type": "object", "properties": {"name": {"type":
-          "string", "maxLength": 60}, "age": {"type": "integer"}, "tags": {"type": "array", "items":
-          {"enum": ["red", "green", "blue"]}}}, "required": ["name", "age", "tags"]}, "minItems":
-          90})",
-        .where = "schema"}},
-      {"json object", {.kind = Kind::json_object, .where = "object"}},
-      {"regex", {.kind = Kind::regex, .text = "([a-z]+ ){500,}", .where = "regex"}}};
-  for (int round = 0; round < 2; ++round)  // masks are cold, then known
-    for (const float temperature : {0.f, 1.f})
-      for (const auto& [name, spec] : kinds) {
-        Engine e = model.engine({.max_batch = 16, .tokenizer = &t});
-        std::vector<Request> all;
-        for (uint64_t seed = 0; seed < 16; ++seed)
-          all.push_back({.prompt = {int32_t(seed), 100},
-                         .sampling = {.temperature = temperature,
-                                      .seed = seed,
-                                      .max_tokens = 200,
-                                      .ignore_eos = true},
-                         .constraint = maker.make(spec)});
-        const auto begin = Clock::now();
-        const std::clock_t busy = std::clock();
-        int64_t tokens = 0;
-        for (const auto& r : e.run(all)) tokens += int64_t(r[0].tokens.size());
-        const double used = double(std::clock() - busy) / CLOCKS_PER_SEC;
-        fmt::print("{} temperature {} {}: {:.0f} tokens/s, {:.0f} per CPU second ({} tokens)\n",
-                   round ? "warm" : "cold", temperature, name,
-                   double(tokens) / seconds_since(begin), double(tokens) / used, tokens);
-      }
 }
 
 }  // namespace
