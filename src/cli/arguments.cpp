@@ -374,7 +374,8 @@ void allow_config_files(CLI::App& app) {
     allow_config_files(*s);
     if (subcommands(*s).empty())
       s->add_option("--config",
-                    "TOML file with flags; the command line and HEARTH_* variables override it");
+                    "TOML file with flags; the command line and HEARTH_* variables override it")
+          ->type_name("FILE");
   }
 }
 

@@ -202,9 +202,10 @@ void bench_fit(const BenchFlags& f) {
   j["tables"] = need.tables;
   j["activation_bound"] = need.activation_bound;
   j["over_bound"] = double(need.activations) / double(need.activation_bound) - 1;
+  j["budget"] = budget.bytes();
   j["largest_batch"] = best;
-  double measured = 0;
   j["largest_batch_limit"] = best < most ? "memory" : "tokens";
+  double measured = 0;
   if (f.measure) {
     expect_fit(s, budget);
     time_steps(s, *backend, 1);
@@ -359,7 +360,7 @@ void add_bench(CLI::App& app) {
                   "compute type: fp32 or bf16; on a GPU also tf32 or fp16; fp8 for train and fit")
         ->capture_default_str();
     c->add_option("--fp8-head", f->fp8_head,
-                  "with --dtype fp8: on: the head's products are fp8 too")
+                  "with --dtype fp8: on: the products of the head are fp8 too; off: bf16")
         ->capture_default_str();
     c->add_option("--fp8-wgrad", f->fp8_wgrad,
                   "with --dtype fp8: type of the products for weight gradients: fp8, bf16")

@@ -152,7 +152,7 @@ void add_bench_optimizer(CLI::App& bench) {
       ->capture_default_str();
   c->add_flag("--offload", f->offload, "keep optimizer state and master weights in host memory");
   c->add_flag("--profile", f->profile,
-              "print the time of each kind of op, which includes waiting for it");
+              "print the time of each kind of op, including the wait until it has finished");
   c->add_option("--steps", f->steps, "measured updates")->capture_default_str()->check(at_least(1));
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { bench_optimizer(*f); });

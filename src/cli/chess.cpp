@@ -109,10 +109,11 @@ void add_score(CLI::App& app) {
   CLI::App* c =
       app.add_subcommand("score", "score completions: rates of legal, best and exact moves");
   c->add_option("--data", flags->data,
-                "JSON lines with prompt, completion and, for P: rows, reference or best")
+                "JSON lines with prompt and completion; prompts that begin with P: also need "
+                "reference or best, unless Stockfish labels them")
       ->required();
   c->add_option("--stockfish", flags->stockfish,
-                "path, auto or none: Stockfish labels rows that have no reference answer")
+                "Stockfish, which labels rows without a reference answer: a path, auto or none")
       ->capture_default_str();
   c->add_option("--nodes", flags->nodes, "Stockfish nodes per position")
       ->check(at_least(1))

@@ -63,9 +63,11 @@ void add_convert(CLI::App& app) {
       ->capture_default_str();
   UpcycleSpec& upcycle = f->spec.upcycle;
   c->add_option("--upcycle-moe", upcycle.experts,
-                "turn every MLP of a dense model into this many experts that compute the same");
+                "turn every MLP of a dense model into this many experts; the result computes the "
+                "same function");
   c->add_option("--top-k", upcycle.top_k,
-                "with --upcycle-moe: experts per token; default: two copies of every shard");
+                "with --upcycle-moe: experts per token, a multiple of --granularity; default: 2 x "
+                "--granularity");
   c->add_option("--granularity", upcycle.granularity,
                 "with --upcycle-moe: shards that an MLP is split into")
       ->capture_default_str();

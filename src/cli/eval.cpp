@@ -273,8 +273,9 @@ void add_eval(CLI::App& app) {
       ->required();
   c->add_option(
        "--data", f->data,
-       "text, .jsonl or .bin token files; HellaSwag, LAMBADA or ARC files; for choices also "
-       "rows of context, choices and gold; for logits lines of token ids")
+       "files of the task; perplexity: text, .jsonl or .bin token files; hellaswag and lambada: "
+       "the files of these sets; choices: ARC's files, or rows of context, choices and gold; "
+       "logits: lines of token ids")
       ->required();
   add_dtype(*c, f->dtype);
   add_weights(*c, f->weights);

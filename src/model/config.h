@@ -140,13 +140,15 @@ struct ModelConfig {
     v("rope_pattern", rope_pattern,
       "RoPE of the layers, repeated: R (--rope-theta, scaled), L (--rope-local-theta, not scaled) "
       "or N (none); empty: R");
-    v("rope_local_theta", rope_local_theta, "RoPE base frequency of the layers L");
+    v("rope_local_theta", rope_local_theta,
+      "RoPE base frequency of the layers that --rope-pattern marks L");
     v("norm", norm, "normalisation: layer or rms");
     v("norm_gain", norm_gain, "norms have a gain");
     v("norm_bias", norm_bias, "norms have a bias");
     v("norm_eps", norm_eps, "epsilon added to the variance in norms");
     v("norm_place", norm_place,
-      "position of the norms in a block: pre, post, sandwich, or after (of what a branch adds)");
+      "what the norms of a block normalise: pre: the input of attention and MLP; after: their "
+      "output; sandwich: both; post: the sum with the residual stream");
     v("parallel_residual", parallel_residual,
       "attention and the MLP of a block read the same input, and both are added to it");
     v("embed_scale", embed_scale,

@@ -188,10 +188,8 @@ struct TrainConfig : RunConfig {
     v("tokenizer", tokenizer,
       "tokenizer to store with the checkpoints and to sample with; sets --vocab");
     v("batch", batch,
-      "sequences of the first seq per micro-batch; 0: as many as fit in memory, up to "
-      "tokens_per_step, which is "
-      "then "
-      "required");
+      "sequences per micro-batch, or, if --seq is a schedule, while its first length lasts; 0: as "
+      "many as fit in memory, up to --tokens-per-step, which has to be given then");
     v("seq", seq,
       "tokens per sequence; 0: the model's context; or a schedule of STEP:TOKENS: 0:256,1000:1024, "
       "where a step may be a share of the run: 0:256,50%:1024");
@@ -203,7 +201,7 @@ struct TrainConfig : RunConfig {
       "empty: "
       "the same in all steps");
     v("long_window_schedule", long_window_schedule,
-      "the same for the layers L; ends at --long-window");
+      "the same for the layers that --window-pattern marks L; ends at --long-window");
     visit_run(v);
     losses.visit(v);
     fp8.visit(v);

@@ -38,8 +38,8 @@ struct ExampleConfig : RunConfig, TemplateConfig {
       "maximum tokens per example, longer ones are truncated; 0: the model's context, at most "
       "1024");
     v("batch", batch,
-      "examples, packed rows or pairs per micro-batch; 0: steps of 8 times accumulate, in the "
-      "largest micro-batches that fit");
+      "examples (sft with packing: rows, dpo: pairs) per micro-batch; 0: 8 x accumulate of them "
+      "per step, divided into the largest micro-batches that fit in memory");
     v("accumulate", accumulate, "micro-batches per optimizer step");
     v("epochs", epochs, "passes over the data");
     visit_run(v, {.steps = "optimizer steps; 0: as many as the epochs need",

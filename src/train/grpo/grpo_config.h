@@ -71,11 +71,11 @@ struct GrpoConfig : RunConfig, TemplateConfig {
     v("reward_workers", reward_workers, "scoring threads, and processes per reward program");
     v("reward_timeout", reward_timeout, "seconds a reward program may take for an answer");
     v("reward_start", reward_start,
-      "seconds a newly started reward program may take for its first answer, if larger");
+      "the same for the first answer after the program starts, if it is more than reward_timeout");
     v("reward_failures", reward_failures,
       "completions that a reward may fail to score before the run stops; -1: no limit");
     v("stockfish", stockfish,
-      "path, auto or none: Stockfish labels chess prompts that have no reference answer");
+      "Stockfish, which labels chess prompts without a reference answer: a path, auto or none");
     v("stockfish_nodes", stockfish_nodes, "Stockfish nodes per position");
     v("prompts", prompts, "prompts per step");
     v("group", group, "completions per prompt");
@@ -95,8 +95,8 @@ struct GrpoConfig : RunConfig, TemplateConfig {
     v("kl_target", kl_target, "adapt beta so that the KL approaches this value; 0: fixed beta");
     v("kl", kl, "estimator of the KL divergence: k1, k2 or k3");
     v("importance_cap", importance_cap,
-      "correct for the gap between sampler and trainer by importance weights up to this value; 0: "
-      "use the sampler's log-probabilities as the old policy's");
+      "largest importance weight that corrects for the difference between sampler and trainer; 0: "
+      "no correction: the old policy's log-probabilities are the sampler's");
     v("batch_invariant", batch_invariant,
       "bf16 or fp8 on a GPU: sample and train with batch-invariant kernels, so that both compute "
       "equal "
