@@ -41,7 +41,7 @@ Exchange::Exchange(Place place, ResponseHead head, PreparedCall prepared,
       left_(prepared_.prompts.size()) {
   for (ChoiceState& s : states_)
     if (prepared_.call.tool_format != ToolFormat::none)
-      s.tools.emplace(prepared_.call.tool_format, must_call());
+      s.tools.emplace(prepared_.call.tool_format, must_call(), prepared_.call.tools.parallel);
 }
 
 // --- on the engine's thread ---
@@ -251,7 +251,7 @@ int64_t Exchange::entries() const {
 
 // Separates the tool calls of a whole answer from its text.
 void Exchange::find_calls(ChoicePart& part) const {
-  ToolParser parser(prepared_.call.tool_format, must_call());
+  ToolParser parser(prepared_.call.tool_format, must_call(), prepared_.call.tools.parallel);
   ToolParser::Found found = parser.push(part.text);
   ToolParser::Found rest = parser.finish(part.finish_reason == "length");
   part.text = found.content + rest.content;

@@ -249,14 +249,16 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   if (call.tools && call.constraint.kind != ConstraintSpec::Kind::none)
     refuse("tools", "tools cannot be combined with {} unless tool_choice is none",
            call.constraint.where);
-  refuse_absent(f, {"functions", "audio", "modalities", "prediction", "web_search_options",
-                    "reasoning_effort", "verbosity"});
+  refuse_absent(f, {"functions", "audio", "prediction", "web_search_options", "reasoning_effort",
+                    "verbosity"});
+  if (const ordered_json* v = f.find("modalities"); v && *v != ordered_json::array({"text"}))
+    refuse("modalities", "expected [\"text\"], got {}", in_quotes(v->dump()));
   if (const ordered_json* v = f.find("chat_template_kwargs")) {
     if (!v->is_object())
       refuse("chat_template_kwargs", "expected an object, got {}", v->type_name());
     call.variables = *v;
   }
-  f.ignore({"parallel_tool_calls", "function_call"});
+  f.ignore({"function_call"});
   f.refuse_others();
   check_totals(call, 1, limits);
   return call;
@@ -281,7 +283,7 @@ TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& li
            limits.max_tokenize_bytes, bytes);
   call.special = f.boolean("parse_special", false);
   call.generation_prompt = f.boolean("add_generation_prompt", true);
-  f.ignore({"add_special_tokens"});  // encoding adds no special tokens
+  call.around = f.boolean("add_special_tokens", true);
   f.refuse_others();
   return call;
 }

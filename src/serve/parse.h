@@ -24,6 +24,7 @@ struct ToolUse {
   enum class Choice : uint8_t { none, automatic, required } choice = Choice::none;
   std::string named = {};        // required: this one; empty: any
   nlohmann::ordered_json tools;  // as the request has them
+  bool parallel = true;          // an answer may have several calls
   // The functions that an answer may call, in the form of ConstraintSpec.
   nlohmann::ordered_json callable() const;
   explicit operator bool() const { return choice != Choice::none; }
@@ -60,6 +61,7 @@ struct TokenizeCall {
   nlohmann::ordered_json messages;  // in place of the prompt
   bool special = false;             // encode special tokens in the prompt as their ids
   bool generation_prompt = true;    // for messages
+  bool around = true;               // add what the tokenizer puts around a prompt: bos, eos
 };
 TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& limits = {});
 

@@ -124,6 +124,7 @@ ToolUse parse_tools(Fields& f) {
   ToolUse use;
   const ordered_json *tools = f.find("tools"), *choice = f.find("tool_choice");
   use.tools = ordered_json::array();
+  use.parallel = f.boolean("parallel_tool_calls", true);
   if (tools && !tools->is_array()) refuse("tools", "expected a list, got {}", tools->type_name());
   if (tools && tools->size() > most_tools)
     refuse("tools", "expected at most {} tools, got {}", most_tools, tools->size());

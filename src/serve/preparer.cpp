@@ -74,8 +74,10 @@ HttpResponse Preparer::tokenize(const HttpRequest& r) const {
     ids = model.chat().encode(call.messages, {}, call.generation_prompt);
   else if (const auto special = t.special(call.prompt))
     ids = {*special};  // clients look up the id of eos_token this way
-  else
+  else {
     ids = call.special ? t.encode_with_special(call.prompt) : t.encode(call.prompt);
+    if (call.around && !ids.empty()) t.add_template(ids);
+  }
   return json_response(
       {{"count", ids.size()}, {"max_model_len", model.context()}, {"tokens", ids}});
 }

@@ -236,6 +236,9 @@ TEST(ToolParser, FindsCallsHoweverTheTextIsSplit) {
             " {\"name\": \"f\", \"parameters\": {\"x\": [1]}}\n",
             "",
             {R"(f {"x":[1]})"}},
+           {ToolFormat::llama, "<|python_tag|>{\"name\": \"f\"}", "", {"f {}"}},
+           {ToolFormat::llama, "<|python_", "<|python_", {}},
+           {ToolFormat::llama, "<|python_tag|>f(1)", "f(1)", {}},
            {ToolFormat::llama, "{\"other\": 1}", "{\"other\": 1}", {}},
            {ToolFormat::llama, "Hello {x}", "Hello {x}", {}},
            {ToolFormat::none, "<tool_call>", "<tool_call>", {}}})
@@ -252,6 +255,19 @@ TEST(ToolParser, FindsCallsHoweverTheTextIsSplit) {
       EXPECT_EQ(content, c.content) << c.text;
       EXPECT_EQ(calls, c.calls) << c.text;
     }
+}
+
+TEST(ToolParser, KeepsOneCallIfTheRequestWantsNoMore) {
+  const std::string two =
+      "<tool_call>{\"name\":\"f\"}</tool_call><tool_call>{\"name\":\"g\"}</tool_call>";
+  for (const size_t step : {size_t(1), two.size()}) {
+    ToolParser p(ToolFormat::hermes, false, false);
+    std::string names;
+    for (size_t i = 0; i < two.size(); i += step)
+      for (const ToolCall& c : p.push(two.substr(i, step)).calls) names += c.name;
+    EXPECT_TRUE(p.finish().calls.empty());
+    EXPECT_EQ(names, "f");
+  }
 }
 
 TEST(ToolParser, ReadsCallsThatAreCut) {

@@ -280,8 +280,22 @@ TEST(ParseChat, RefusesWhatItHasNot) {
         << messages;
 }
 
+TEST(ParseChat, TakesTheDefaultsOfOpenAisOptionalFields) {
+  const auto parse = [](const char* more) {
+    return parse_chat_request(
+        fmt::format(R"({{"messages":[{{"role":"user","content":"x"}}],{}}})", more));
+  };
+  EXPECT_NO_THROW(parse(R"("modalities":["text"])"));
+  EXPECT_EQ(error_of([&] { parse(R"("modalities":["text","audio"])"); }).param, "modalities");
+  EXPECT_TRUE(parse(R"("seed":1)").tools.parallel);
+  EXPECT_FALSE(parse(R"("parallel_tool_calls":false)").tools.parallel);
+  EXPECT_EQ(error_of([&] { parse(R"("parallel_tool_calls":1)"); }).param, "parallel_tool_calls");
+}
+
 TEST(ParseTokenize, TakesOneOfTwo) {
   EXPECT_EQ(parse_tokenize_request(R"({"prompt":"x","add_special_tokens":false})").prompt, "x");
+  EXPECT_FALSE(parse_tokenize_request(R"({"prompt":"x","add_special_tokens":false})").around);
+  EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"x"})").around);
   EXPECT_FALSE(
       parse_tokenize_request(R"({"messages":[{"role":"user","content":"x"}]})").messages.empty());
   EXPECT_EQ(error_of([] { parse_tokenize_request("{}"); }).status, 400);

@@ -14,6 +14,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view opening = "<tool_call>", closing = "</tool_call>";
+constexpr std::string_view python_tag = "<|python_tag|>";  // Llama may begin a call with it
 constexpr std::string_view blank = " \t\r\n";
 
 // {"name": .., "arguments" or "parameters": {..}}; nothing if the text is no call.
@@ -87,7 +88,7 @@ ToolFormat tool_format_of(std::string_view source) {
   if (source.find("tools") == std::string_view::npos) return ToolFormat::none;
   if (source.find(opening) != std::string_view::npos) return ToolFormat::hermes;
   if (source.find("\"parameters\"") != std::string_view::npos ||
-      source.find("<|python_tag|>") != std::string_view::npos)
+      source.find(python_tag) != std::string_view::npos)
     return ToolFormat::llama;
   return ToolFormat::none;
 }
@@ -111,7 +112,13 @@ void ToolParser::say(Found& found, std::string_view text) {
 ToolParser::Found ToolParser::push(std::string_view text) {
   if (format_ == ToolFormat::none) return {.content = std::string(text)};
   held_ += text;
-  return format_ == ToolFormat::hermes ? take_hermes(false) : take_llama(false);
+  return counted(format_ == ToolFormat::hermes ? take_hermes(false) : take_llama(false));
+}
+
+ToolParser::Found ToolParser::counted(Found found) {
+  if (!parallel_) found.calls.resize(std::min<size_t>(found.calls.size(), called_ ? 0 : 1));
+  called_ |= !found.calls.empty();
+  return found;
 }
 
 ToolParser::Found ToolParser::finish(bool cut) {
@@ -119,7 +126,7 @@ ToolParser::Found ToolParser::finish(bool cut) {
   cut_ = cut || required_;
   if (format_ == ToolFormat::hermes) found = take_hermes(true);
   if (format_ == ToolFormat::llama) found = take_llama(true);
-  return found;
+  return counted(std::move(found));
 }
 
 bool ToolParser::end_call(Found& found) {
@@ -168,8 +175,13 @@ ToolParser::Found ToolParser::take_hermes(bool last) {
 
 ToolParser::Found ToolParser::take_llama(bool last) {
   Found found;
-  const size_t first = held_.find_first_not_of(blank);
-  if (!is_text_ && first != std::string::npos && held_[first] != '{') is_text_ = true;
+  if (!is_text_) {
+    std::string_view rest =
+        std::string_view(held_).substr(std::min(held_.find_first_not_of(blank), held_.size()));
+    if (rest.starts_with(python_tag)) held_ = rest.substr(python_tag.size()), rest = held_;
+    const size_t first = rest.find_first_not_of(blank);
+    is_text_ = first != rest.npos && rest[first] != '{' && (last || !python_tag.starts_with(rest));
+  }
   if (!is_text_ && !last) return found;
   if (!is_text_ && end_call(found)) return found;
   if (!required_) say(found, held_);

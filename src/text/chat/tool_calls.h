@@ -33,9 +33,10 @@ struct ToolCall {
 // turns out not to be a call is content.
 class ToolParser {
  public:
-  // `required`: the text is exactly one call, as far as it goes.
-  explicit ToolParser(ToolFormat format, bool required = false)
-      : format_(format), required_(required) {}
+  // `required`: the text is exactly one call, as far as it goes. Without `parallel`, calls after
+  // the first are dropped.
+  explicit ToolParser(ToolFormat format, bool required = false, bool parallel = true)
+      : format_(format), required_(required), parallel_(parallel) {}
 
   struct Found {
     std::string content = {};
@@ -51,10 +52,12 @@ class ToolParser {
   Found take_hermes(bool last);
   Found take_llama(bool last);
   void say(Found&, std::string_view text);
+  Found counted(Found);
   bool end_call(Found&);  // false: what is held is neither a call nor the beginning of one
 
   const ToolFormat format_;
-  const bool required_;
+  const bool required_, parallel_;
+  bool called_ = false;
   bool cut_ = false;
   std::string held_;
   std::string space_;     // white space that is content only if more content follows
