@@ -28,7 +28,8 @@ struct InferFlags {
   std::string preset = "gpt2", dtype = "fp32", weights = "plain", kv = "plain";
   bool batch_invariant = false;
   int64_t batch = 1, prompt = 128, made = 256, workload = 0;
-  int64_t speculate = 0, step_tokens = 512;
+  int64_t step_tokens = 512;
+  Speculation speculation = {};
   uint64_t seed = 1;
   int repeats = 3;
   std::string tokenizer;
@@ -59,6 +60,14 @@ Run timed_run(Engine& engine, std::span<const Request> requests) {
   });
   r.end = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
   return r;
+}
+
+// What became of draft tokens: of all, and of the first, second, .. of a draft those accepted.
+void put_drafts(nlohmann::ordered_json& j, const EngineStats& s) {
+  j["drafted"] = s.drafted, j["accepted"] = s.accepted;
+  j["acceptance"] = nlohmann::ordered_json::array();
+  for (const DraftCount& d : s.drafts)
+    if (d.tried > 0) j["acceptance"].push_back(double(d.accepted) / double(d.tried));
 }
 
 double percentile(std::vector<double> x, double share) {
@@ -127,7 +136,8 @@ struct Bench {
                   {.max_batch = flags.batch,
                    .context = context,
                    .step_tokens = flags.step_tokens,
-                   .speculate = flags.speculate,
+                   .speculate = flags.speculation.tokens,
+                   .draft = flags.speculation.source(),
                    .reuse_prefixes = false,
                    .cache = cache,
                    .exact = flags.batch_invariant,
@@ -211,7 +221,7 @@ void bench_batch(const InferFlags& f) {
   j["bandwidth_gb_per_s"] = bandwidth * 1e-9;
   j["bound_tokens_per_s"] = bound;
   j["share"] = decode / bound;
-  if (f.speculate) j["drafted"] = s.drafted, j["accepted"] = s.accepted;
+  if (f.speculation.on()) put_drafts(j, s);
   if (f.common.json) return print_json(j);
   fmt::print(
       "{} {} batch {}, prompt {} + {} new{}: {:.1f} tokens/s; first token after {:.1f} ms, then "
@@ -256,6 +266,7 @@ void bench_workload(const InferFlags& f) {
   j["steps"] = s.steps - before.steps, j["preemptions"] = s.preemptions - before.preemptions;
   j["memory_bytes"] = peak_bytes(*b.backend);
   j["cache_bytes"] = s.cache_bytes;
+  if (f.speculation.on()) put_drafts(j, s);
   if (f.common.json) return print_json(j);
   fmt::print(
       "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; time to first token {:.0f} ms "
@@ -286,9 +297,7 @@ void add_bench_infer(CLI::App& bench) {
   c->add_option("--workload", f->workload,
                 "instead run this many requests with prompts and outputs of 100 to 1024 tokens")
       ->check(at_least(1));
-  c->add_option("--speculate", f->speculate, "draft tokens per step from prompt lookup")
-      ->capture_default_str()
-      ->check(at_least(0));
+  add_speculation(*c, f->speculation);
   c->add_option("--repeats", f->repeats, "measured runs; the median is reported")
       ->capture_default_str()
       ->check(at_least(1));

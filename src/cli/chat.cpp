@@ -26,6 +26,7 @@ struct ConversationFlags {
   std::set<std::string> given = {};  // sampling fields set by flags
   SamplingSpec sampling = {};
   int64_t context = 0;
+  Speculation speculation = {};
   bool seeded = false;
   ConstraintFlags constraint = {};
   Common common = {};
@@ -233,6 +234,7 @@ class Chat {
 
 void run_conversation(ConversationFlags& flags) {
   const CacheFormat cache = cache_format(flags.kv);
+  const Draft draft = flags.speculation.source();
   const std::unique_ptr<Backend> backend = make_backend(flags.common);
   ModelSource source = ModelSource::open(flags.model, flags.adapter);
   if (flags.context > source.config().context)
@@ -242,7 +244,11 @@ void run_conversation(ConversationFlags& flags) {
       weight_format(flags.weights, *backend)};
   apply_generation_config(flags.sampling, flags.generation_config, source, flags.given);
   ServedModel model(std::move(source), *backend, weights,
-                    {.max_batch = 1, .context = flags.context, .cache = cache});
+                    {.max_batch = 1,
+                     .context = flags.context,
+                     .speculate = flags.speculation.tokens,
+                     .draft = draft,
+                     .cache = cache});
   if (!model.context_note().empty())
     say("hearth: {}; --context changes it\n", model.context_note());
   if (!model.chat().has_template())
@@ -290,6 +296,7 @@ void add_chat(CLI::App& app) {
                 "context length in tokens; 0: the model's, or what fits in memory")
       ->check(at_least(0))
       ->capture_default_str();
+  add_speculation(*c, f.speculation);
   add_dtype(*c, f.dtype);
   add_weights(*c, f.weights);
   add_kv(*c, f.kv);

@@ -13,14 +13,11 @@
 #include "core/backend.h"
 #include "core/fp8.h"
 #include "core/quantised.h"
+#include "infer/engine.h"
 #include "infer/generation_config.h"
 #include "infer/loaded_model.h"
 #include "model/auto_dtype.h"
 #include "train/config.h"
-
-namespace hearth::inline infer {
-struct Completion;
-}
 
 namespace hearth::inline cli {
 
@@ -62,6 +59,17 @@ WeightFormat weight_format(const std::string& name, const Backend&);
 // --kv: storage format of the KV cache (device.cpp).
 void add_kv(CLI::App&, std::string& to);
 CacheFormat cache_format(const std::string& name);
+
+// --speculate and --draft: how many draft tokens a step verifies, and where they come from
+// (device.cpp).
+struct Speculation {
+  int64_t tokens = 0;
+  std::string draft = "lookup";
+
+  Draft source() const;  // an unknown name is an error
+  bool on() const { return tokens > 0 || source() != Draft::lookup; }
+};
+void add_speculation(CLI::App&, Speculation&);
 
 // --batch-invariant, for commands that run a model (device.cpp).
 void add_batch_invariant(CLI::App&, bool& to);

@@ -158,6 +158,25 @@ CacheFormat cache_format(const std::string& name) {
   fail_usage("--kv", "expected plain or fp8, got {}", in_quotes(name));
 }
 
+Draft Speculation::source() const {
+  for (const Draft d : {Draft::lookup, Draft::mtp})
+    if (draft == enum_name(d)) return d;
+  fail_usage("--draft", "expected lookup or mtp, got {}", in_quotes(draft));
+}
+
+void add_speculation(CLI::App& c, Speculation& s) {
+  c.add_option("--speculate", s.tokens,
+               "draft tokens per sequence and step; does not change the output. 0: none, or with "
+               "--draft mtp one per module")
+      ->capture_default_str()
+      ->check(between(0, 64));
+  c.add_option(
+       "--draft", s.draft,
+       "where draft tokens come from: lookup (earlier text), or mtp (the model's modules of "
+       "multi-token prediction)")
+      ->capture_default_str();
+}
+
 void add_batch_invariant(CLI::App& c, bool& to) {
   c.add_flag(
       "--batch-invariant", to,

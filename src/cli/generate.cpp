@@ -32,7 +32,7 @@ struct GenerateFlags {
   bool prompt_given = false;
   bool greedy = false;
   bool echo = false;
-  int64_t speculate = 0;
+  Speculation speculation = {};
   std::string dtype = "auto", weights = "plain", kv = "plain", generation_config = "auto";
   std::set<std::string> given = {};  // sampling fields set by flags
   bool batch_invariant = false;
@@ -121,6 +121,14 @@ void say_if_cut(const std::vector<Completion>& all) {
     say("hearth: the text is not complete: --max-tokens ended it before it matched\n");
 }
 
+// How many of the first, second, .. tokens of drafts were accepted.
+std::string drafts_of(const EngineStats& s) {
+  std::string shares;
+  for (const DraftCount& d : s.drafts)
+    if (d.tried > 0) shares += fmt::format(" {}/{}", d.accepted, d.tried);
+  return shares.empty() ? "" : ", drafts accepted" + shares;
+}
+
 Request complete(const GenerateFlags& flags) {
   Request r = flags.request;
   r.sampling.logit_bias = parse_bias(flags.logit_bias);
@@ -128,6 +136,7 @@ Request complete(const GenerateFlags& flags) {
   if (r.sampling.logprobs >= 0 && !flags.common.json)
     fail_usage("--logprobs", "--logprobs needs --json");
   r.prompt_logprobs = flags.echo && r.sampling.logprobs >= 0;
+  flags.speculation.source();  // reports a wrong name before the model is loaded
   return r;
 }
 
@@ -156,7 +165,8 @@ void run_generate(const GenerateFlags& flags) {
       int64_t(std::max<size_t>(request.prompt.size(), 1)) + std::max<int64_t>(asked, 0);
   EngineSpec spec{.max_batch = std::max<int64_t>(request.beams, std::clamp(request.n, 1, 16)),
                   .context = asked < 0 ? 0 : std::min(config.context, room),
-                  .speculate = flags.speculate,
+                  .speculate = flags.speculation.tokens,
+                  .draft = flags.speculation.source(),
                   .cache = cache,
                   .tokenizer = &tokenizer};
   Engine engine(config, model.params(), *backend, spec);
@@ -186,9 +196,9 @@ void run_generate(const GenerateFlags& flags) {
   for (const Completion& c : all)
     if (say_if_clipped(c, asked, config.context)) break;
   if (request.constraint) say_if_cut(all);
-  say("{} tokens, prompt {}: first token {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}\n",
+  say("{} tokens, prompt {}: first token {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}{}\n",
       all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
-      all[0].finish_reason, backend->describe(), engine.stats().cache);
+      all[0].finish_reason, backend->describe(), engine.stats().cache, drafts_of(engine.stats()));
 }
 
 // Flags with a matching field in generation_config.json, keyed by that field.
@@ -257,10 +267,7 @@ void add_generate(CLI::App& app) {
                 "rank beams by log-probability / tokens^PENALTY")
       ->capture_default_str();
   c->add_flag("--echo", f.echo, "print the prompt too");
-  c->add_option("--speculate", f.speculate,
-                "draft tokens per step from prompt lookup; does not change the output")
-      ->capture_default_str()
-      ->check(between(0, 64));
+  add_speculation(*c, f.speculation);
   c->add_option("--seed", f.request.sampling.seed, "random seed of the samples")
       ->capture_default_str();
   f.constraint.add(*c);

@@ -128,6 +128,7 @@ void run_serve(const ServeFlags& flags) {
   const EngineSpec spec{.max_batch = config.batch,
                         .context = flags.context,
                         .speculate = config.speculate,
+                        .draft = config.draft,
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30)),
                         .cache = cache_format(flags.kv),
                         .exact = flags.batch_invariant};

@@ -68,8 +68,8 @@ void BlockPool::unname(int32_t id) {
   b.name = 0;
 }
 
-bool BlockPool::extend(Pages& p, int64_t tokens) {
-  for (int64_t i = p.cached / cache_block; i < blocks_for(tokens); ++i) {
+bool BlockPool::extend(Pages& p, int64_t tokens, int64_t rewritten) {
+  for (int64_t i = (p.cached - rewritten) / cache_block; i < blocks_for(tokens); ++i) {
     const bool has = i < int64_t(p.blocks.size());
     if (has && blocks_[size_t(p.blocks[size_t(i)])].users == 1) continue;
     const int32_t id = take();

@@ -34,8 +34,9 @@ class BlockPool {
   int64_t available() const { return int64_t(free_.size() + idle_.size()); }
 
   // Allocates blocks for tokens [cached, tokens): new blocks, and private copies of shared ones.
-  // Returns false if the pool is exhausted; blocks allocated so far are kept.
-  bool extend(Pages&, int64_t tokens);
+  // Returns false if the pool is exhausted; blocks allocated so far are kept. The last `rewritten`
+  // cached tokens are written again, so their blocks must not be shared either.
+  bool extend(Pages&, int64_t tokens, int64_t rewritten = 0);
   // Gives empty pages the longest cached run of full blocks at the start of `tokens`, up to `limit`
   // tokens.
   void adopt(Pages&, std::span<const int32_t> tokens, int64_t limit);

@@ -25,6 +25,11 @@ EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
          config.context, spec.max_batch, spec.step_tokens, spec.context);
   if (config.mla && spec.cache != CacheFormat::plain)
     fail("engine", "a cache of latents (kv_latent) cannot be in fp8: use a plain one");
+  if (spec.draft == Draft::mtp && config.mtp == 0)
+    fail_usage("--draft",
+               "expected a model with modules of multi-token prediction (mtp), got one "
+               "without: use --draft lookup");
+  if (spec.draft == Draft::mtp && spec.speculate == 0) spec.speculate = config.mtp;
   // Every sequence of a batch must be able to continue in every step.
   spec.step_tokens = std::max(spec.step_tokens, spec.max_batch);
   if (spec.tokenizer && spec.bos < 0) spec.bos = spec.tokenizer->bos();
@@ -37,9 +42,20 @@ int64_t drawable(const ModelConfig& c, const EngineSpec& s) {
   return s.tokenizer ? std::min<int64_t>(c.vocab, s.tokenizer->vocab_size()) : c.vocab;
 }
 
+// Modules that draft: those beyond the longest draft would only cost time.
+int64_t drafting_modules(const ModelConfig& c, const EngineSpec& s) {
+  return s.draft == Draft::mtp ? std::min(c.mtp, s.speculate) : 0;
+}
+
+// Tokens before the next one that attention reads; 0: all. Modules read some again.
+int64_t attended(const ModelConfig& c, const EngineSpec& s) {
+  const int64_t window = widest_window(c), modules = drafting_modules(c, s);
+  return window && modules ? window + 1 + s.speculate + modules : window;
+}
+
 // Blocks needed by the longest sequence.
 int64_t least_blocks(const ModelConfig& config, const EngineSpec& s) {
-  const int64_t least = blocks_for(s.context), window = widest_window(config);
+  const int64_t least = blocks_for(s.context), window = attended(config, s);
   return window ? std::min(least, blocks_for(window + s.step_tokens) + 1) : least;
 }
 
@@ -52,8 +68,9 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, MemoryBudget budg
                .context = s.context,
                .cache = s.cache,
                .exact = s.exact,
-               .vocab = drawable(config, s)};
-  const int64_t block = Runner::block_bytes(config, dtype, s.cache);
+               .vocab = drawable(config, s),
+               .modules = drafting_modules(config, s)};
+  const int64_t block = Runner::block_bytes(config, dtype, s.cache, r.modules);
   if (s.cache_bytes) {
     r.blocks = s.cache_bytes / block;
   } else {
@@ -85,7 +102,7 @@ RunnerSpec checked_spec(const ModelConfig& config, DType dtype, MemoryBudget bud
   fail("engine",
        "expected memory for {} blocks of {} tokens ({} KiB each) in the KV cache, got {} ({}): "
        "provide more memory or use a shorter --context",
-       least, cache_block, Runner::block_bytes(config, dtype, s.cache) / 1024,
+       least, cache_block, Runner::block_bytes(config, dtype, s.cache, r.modules) / 1024,
        std::max<int64_t>(r.blocks, 0),
        s.cache_bytes ? fmt::format("a cache of {} KiB", s.cache_bytes / 1024) : budget.describe());
 }
@@ -116,8 +133,9 @@ struct Engine::State {
               .rows = shape.rows,
               .logits = shape.logits,
               .drafts = spec.speculate,
-              .window = widest_window(config),
-              .reuse = spec.reuse_prefixes}),
+              .window = attended(config, spec),
+              .reuse = spec.reuse_prefixes,
+              .proposed = shape.modules > 0}),
         shared(loop.stats()) {}
 
   void check(const Request&) const;
@@ -247,7 +265,7 @@ int64_t Engine::wanted_bytes(const ModelConfig& model, DType dtype, const Engine
   if (!s.context) s.context = config.context;
   const RunnerSpec r = runner_spec(config, dtype, MemoryBudget(INT64_MAX), s);
   return Runner::step_bytes(config, dtype, r) +
-         r.blocks * Runner::block_bytes(config, dtype, s.cache);
+         r.blocks * Runner::block_bytes(config, dtype, s.cache, r.modules);
 }
 
 Engine::Engine(const ModelConfig& config, ParamStore& params, Backend& backend, EngineSpec spec)

@@ -2,6 +2,7 @@
 // and every model step; a sequence's tokens do not depend on the others.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -65,12 +66,22 @@ struct Listener {
   std::function<void(std::vector<Completion>, std::exception_ptr)> done = {};
 };
 
+// Where draft tokens come from: earlier text of the sequence, or the model's modules of multi-token
+// prediction.
+enum class Draft : uint8_t { lookup, mtp };
+inline std::span<const std::string_view> names_of(Draft) {
+  static constexpr auto names = std::to_array<std::string_view>({"lookup", "mtp"});
+  return names;
+}
+
 struct EngineSpec {
   int64_t max_batch = 8;  // maximum sequences per step
   // Maximum tokens of prompt and completion; 0: the model's context, or as much as memory allows.
   int64_t context = 0;
   int64_t step_tokens = 512;  // maximum tokens per step, prompts and completions together
-  int64_t speculate = 0;      // maximum draft tokens per sequence and step; 0: none
+  // Maximum draft tokens per sequence and step; 0: none, or as many as the model has modules.
+  int64_t speculate = 0;
+  Draft draft = Draft::lookup;
   bool reuse_prefixes = true;
   // Memory of a model step and the KV cache; 0: MemoryBudget::for_engine().
   int64_t memory_bytes = 0;
@@ -83,6 +94,10 @@ struct EngineSpec {
   int32_t bos = -1, eos = -1;            // -1: the tokenizer's
 };
 
+struct DraftCount {
+  int64_t tried = 0, accepted = 0;
+};
+
 struct EngineStats {
   int64_t prompt_tokens = 0;  // computed by the model; excludes tokens found in the cache
   int64_t generated_tokens = 0;
@@ -90,6 +105,7 @@ struct EngineStats {
   int64_t followed = 0;                 // steps launched before the host saw the previous tokens
   int64_t reused_tokens = 0;            // prompt tokens found in the cache
   int64_t drafted = 0, accepted = 0;    // draft tokens
+  std::vector<DraftCount> drafts = {};  // the first, second, .. token of drafts
   int64_t running = 0, waiting = 0;     // sequences, currently
   int64_t blocks = 0, used_blocks = 0;  // of the cache, currently
   int64_t cache_bytes = 0;

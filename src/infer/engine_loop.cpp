@@ -13,8 +13,11 @@ EngineLoop::EngineLoop(const ModelConfig& config, ParamStore& params, Backend& b
       runner_(config, params, backend, shape),
       pool_(shape.blocks, [this](int32_t from, int32_t to) { runner_.copy_block(from, to); }),
       scheduler_(spec, pool_) {
+  if (shape.modules) modules_.emplace(shape, spec.drafts, runner_, pool_);
+  stats_.drafts.resize(size_t(spec.drafts));
   stats_.blocks = shape.blocks;
-  stats_.cache_bytes = shape.blocks * Runner::block_bytes(config, params.dtype(), shape.cache);
+  stats_.cache_bytes =
+      shape.blocks * Runner::block_bytes(config, params.dtype(), shape.cache, shape.modules);
   stats_.cache =
       shape.cache == CacheFormat::plain ? to_string(params.dtype()) : to_string(shape.cache);
 }
@@ -162,6 +165,7 @@ bool EngineLoop::launch_next() {
 // Collects the launch in now_ and advances each of its sequences by one token.
 void EngineLoop::collect() {
   runner_.collect(now_.feed);
+  if (modules_) fill_modules();
   for (const Slot& s : now_.slots)
     if (s.seq) --s.seq->in_flight;
   for (const Slot& s : now_.slots) {
@@ -176,6 +180,14 @@ void EngineLoop::collect() {
     }
   }
   now_.clear();
+  if (modules_) modules_->propose(scheduler_.started());
+}
+
+void EngineLoop::fill_modules() {
+  std::vector<ModuleDrafter::Fed> fed;
+  for (const Slot& s : now_.slots)
+    if (s.seq && !s.seq->ended) fed.push_back({s.seq, s.seq->pages.cached, s.rows});
+  modules_->fill(fed);
 }
 
 // Drops a launch in flight if all its sequences have ended meanwhile.
@@ -225,8 +237,11 @@ void EngineLoop::advance(const Slot& slot) {
   if (seq.pages.cached < seq.size()) return;
   int64_t wanted = slot.wanted + seq.size() - 1 - std::max(before, first);
   ready(seq, wanted);
-  if (seq.draft.empty()) return;
-  // An accepted draft token has already been fed.
+  if (!seq.draft.empty()) verify_draft(seq, wanted);
+}
+
+// `wanted` is the row before the draft. An accepted draft token has already been fed.
+void EngineLoop::verify_draft(Sequence& seq, int64_t wanted) {
   int64_t right = 0;
   for (; !seq.ended && right < int64_t(seq.draft.size()); ++right) {
     if (seq.tokens.back() != seq.draft[size_t(right)]) break;
@@ -236,6 +251,11 @@ void EngineLoop::advance(const Slot& slot) {
   const int64_t tried = int64_t(seq.draft.size());
   seq.guesses = right == tried ? std::min(drafts_, 2 * tried) : right + 1;
   stats_.accepted += right;
+  for (int64_t i = 0; i < tried; ++i) {
+    DraftCount& at = stats_.drafts[size_t(i)];
+    ++at.tried;
+    if (i < right) ++at.accepted;
+  }
   if (!seq.ended) scheduler_.fed(seq);
 }
 
@@ -276,7 +296,8 @@ std::vector<Sequence*> EngineLoop::fork(Sequence& seq) {
                                                     .generation = Generation(r.job, sample),
                                                     .tokens = seq.tokens,
                                                     .pages = pool_.fork(seq.pages),
-                                                    .guesses = first_guesses(r)});
+                                                    .guesses = first_guesses(r),
+                                                    .read = seq.read});
     next->generation.completion.prompt_logprobs = seq.generation.completion.prompt_logprobs;
     sequences.push_back(&scheduler_.add_after(*sequences.back(), std::move(next)));
   }

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "infer/beam.h"
-#include "infer/runner.h"
+#include "infer/module_draft.h"
 #include "infer/scheduler.h"
 
 namespace hearth::inline infer {
@@ -61,7 +61,9 @@ class EngineLoop {
   // Collects the launch in now_.
   void collect();
   void abandon_unless_wanted(Flight&);
+  void fill_modules();
   void advance(const Slot&);
+  void verify_draft(Sequence&, int64_t wanted);
   void score_prompt(const Slot&);
   bool tempers(const ActiveRequest&) const;
   bool draws_on_device(const Sequence&) const;
@@ -81,6 +83,7 @@ class EngineLoop {
   Runner runner_;
   BlockPool pool_;
   Scheduler scheduler_;
+  std::optional<ModuleDrafter> modules_;  // absent: drafts are looked up, or there are none
   std::map<uint64_t, std::unique_ptr<ActiveRequest>> requests_;
   // Kept until the step ends, because sequences of this step may still refer to them. The request
   // of an ended sequence is not accessed later.

@@ -64,7 +64,8 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
                          .absorb = sequences == 0,
                          .latent_sequences = sequences,
                          .latent_blocks = blocks,
-                         .wanted = chosen});
+                         .wanted = chosen,
+                         .modules = spec.modules});
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);
@@ -126,24 +127,12 @@ Tape record_tempered(const ModelConfig& c, const RunnerSpec& spec, int64_t wide,
   return t;
 }
 
-// Memory needed by the largest program: temporaries, and state besides the cache.
-struct Need {
-  int64_t arena = 0, kept = 0;
-};
-Need largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
+ProgramNeed largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
   spec.blocks = 1;
   StepShape largest{spec.rows, spec.logits};
   if (c.mla) largest.sequences = spec.sequences, largest.blocks = blocks_for(spec.context);
   Tape t = forward(c, dtype, spec, largest, true, 0);
-  prune(t);
-  alias(t);
-  Need n{.arena = plan(t).arena_bytes};
-  for (size_t i = 0; i < t.values.size(); ++i) {
-    const Value& v = t.values[i];
-    const bool kept = v.role == Role::state || v.role == Role::constant;
-    if (kept && v.storage == int(i)) n.kept += v.shape.numel() * size_of(v.dtype);
-  }
-  return n;
+  return need_of(std::move(t));
 }
 
 }  // namespace
@@ -182,27 +171,54 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   if (spec.logits > spec.rows)  // drawn tokens are written to the input tokens of these rows
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Reserved once: growing the arena later would invalidate every captured program.
-  memory_.reserve(largest_need(config_, params.dtype(), spec_).arena);
+  int64_t arena = largest_need(config_, params.dtype(), spec_).arena;
+  if (spec_.modules)
+    arena = std::max(arena, ModuleRunner::need(config_, params.dtype(), spec_).arena);
+  memory_.reserve(arena);
   const StepShape one{bucket(1, spec.rows), 1, true, true};
   program({Key::Kind::step, one.with_latents(config_, spec_, 1, 1)});
   device_logits_ = {memory_.state, "engine.logits"};
   wide_ = device_logits_.tensor().cols();
-  for (int64_t layer = 0; layer < config_.layers; ++layer)
-    if (const std::string name = fmt::format("cache.{}", layer); memory_.state.has(name))
-      caches_.push_back(memory_.state.find(name));
-  if (memory_.state.has("cache.tokens")) caches_.push_back(memory_.state.find("cache.tokens"));
+  if (spec_.modules) modules_ = std::make_unique<ModuleRunner>(config_, memory_, spec_);
+  find_caches();
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
   backend.synchronize();  // inputs are zeroed before the first launch
 }
 
-int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache) {
-  return cache_block_bytes(config, cache, dtype);
+// The tensors of which a block has a part: of layers, of modules, and one for each level of states.
+void Runner::find_caches() {
+  for (int64_t layer = 0; layer < config_.layers + spec_.modules; ++layer)
+    if (const std::string name = fmt::format("cache.{}", layer); memory_.state.has(name))
+      caches_.push_back(memory_.state.find(name));
+  if (memory_.state.has("cache.tokens")) caches_.push_back(memory_.state.find("cache.tokens"));
+  if (!spec_.modules) return;
+  Tensor level = memory_.state.find("cache.states");
+  const int64_t bytes = level.bytes() / state_levels(spec_.modules);
+  level.shape.dim[0] = spec_.blocks;
+  for (int64_t i = 0; i < state_levels(spec_.modules); ++i, level.data += bytes)
+    caches_.push_back(level);
+}
+
+int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache,
+                            int64_t modules) {
+  return cache_block_bytes(config, cache, dtype) + mtp_block_bytes(config, modules, cache, dtype);
 }
 
 int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerSpec& spec) {
-  const Need n = largest_need(config.resolve(), dtype, spec);
+  const ModelConfig c = config.resolve();
+  ProgramNeed n = largest_need(c, dtype, spec);
+  if (spec.modules) {
+    const ProgramNeed module = ModuleRunner::need(c, dtype, spec);
+    n.arena = std::max(n.arena, module.arena), n.kept += module.kept;
+  }
   return n.arena + n.kept;
+}
+
+std::vector<int32_t> Runner::run_module(const ModuleFeed& f) {
+  copy_blocks();
+  rope_.cover(memory_, 1 + *std::ranges::max_element(f.positions));
+  return modules_->run(f);
 }
 
 Tape Runner::record(const Key& key) const {

@@ -12,23 +12,12 @@
 
 #include "core/fp8.h"
 #include "core/program_cache.h"
+#include "infer/module_runner.h"
 #include "infer/rope_rows.h"
 #include "infer/sampler.h"
 #include "model/config.h"
 
 namespace hearth::inline infer {
-
-struct RunnerSpec {
-  int64_t rows = 1;       // maximum tokens per step
-  int64_t logits = 1;     // maximum rows with logits
-  int64_t sequences = 1;  // maximum sequences per step
-  int64_t context = 1;    // maximum tokens per sequence
-  int64_t blocks = 1;     // number of cache blocks
-  CacheFormat cache = CacheFormat::plain;
-  bool exact = false;  // latent attention decodes with the bits of training
-  int64_t vocab = 0;   // tokens that may be sampled
-  int64_t program_bytes = program_cache_bytes;  // as in ProgramCache
-};
 
 // The input of a step. The rows of a sequence are consecutive, ordered by position.
 struct Feed {
@@ -45,18 +34,6 @@ struct Feed {
   // Whether the device draws under constraints: the step then pauses before it draws.
   bool pauses() const;
   void clear();
-};
-
-// The shape that a program is recorded for.
-struct StepShape {
-  int64_t rows = 0, logits = 0;  // both rounded up: all rows, and rows with logits
-  bool all = false;              // every row has logits, in order
-  bool apart = false;            // row n belongs to sequence n
-  // Latent attention over keys and values: sequences and blocks of each, both rounded up; else 0.
-  int64_t sequences = 0, blocks = 0;
-  StepShape with_latents(const ModelConfig&, const RunnerSpec&, int64_t tables,
-                         int64_t deepest) const;
-  auto operator<=>(const StepShape&) const = default;
 };
 
 class Runner {
@@ -87,12 +64,16 @@ class Runner {
   float logprob(int64_t i, int32_t token, float temperature);
   bool softcaps() const { return config_.logit_softcap > 0; }
   size_t programs() const { return programs_.size(); }  // recorded and not dropped
+  // With modules, when no launch is in flight: runs one of them over rows whose states are cached,
+  // and returns the likeliest token after each wanted row.
+  std::vector<int32_t> run_module(const ModuleFeed&);
   // Copies a block before the next launch.
   void copy_block(int32_t from, int32_t to);
 
-  // Bytes of one cache block over all layers; bytes of everything else that a step of this size
-  // needs.
-  static int64_t block_bytes(const ModelConfig&, DType, CacheFormat = CacheFormat::plain);
+  // Bytes of one cache block over all layers, and over modules that draft; bytes of everything else
+  // that a step of this size needs.
+  static int64_t block_bytes(const ModelConfig&, DType, CacheFormat = CacheFormat::plain,
+                             int64_t modules = 0);
   static int64_t step_bytes(const ModelConfig&, DType, const RunnerSpec&);
 
  private:
@@ -112,6 +93,7 @@ class Runner {
   void copy_blocks();
   StepShape shape_of(const Feed&) const;
   bool absorbs(const ParamStore&) const;
+  void find_caches();
   void score(const Feed&);
 
   ModelConfig config_;  // resolved
@@ -132,6 +114,7 @@ class Runner {
   StateRef<int32_t> targets_;
   std::vector<Tensor> caches_;  // of the layers that keep something
   ProgramCache<Key> programs_;
+  std::unique_ptr<ModuleRunner> modules_;            // null: no modules draft
   std::vector<std::pair<int32_t, int32_t>> copies_;  // pending block copies
   std::vector<int32_t> inputs_, masks_;
   std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // transfers of sampled tokens, by turn
@@ -140,8 +123,5 @@ class Runner {
   std::vector<Drawn> drawn_;                 // (wanted)
   std::vector<std::optional<LogSum>> sums_;  // (wanted)
 };
-
-// The row count of the program that runs `rows` rows: powers of two, so that few programs suffice.
-int64_t bucket(int64_t rows, int64_t most);
 
 }  // namespace hearth::inline infer

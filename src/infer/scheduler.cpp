@@ -141,7 +141,8 @@ void Scheduler::speculate() {
     const int64_t room =
         std::min({rows_left_, logits_left_, seq->guesses, seq->generation.room() - 1});
     if (room <= 0) continue;
-    std::vector<int32_t> guess = draft(seq->tokens, room);
+    std::vector<int32_t> guess = spec_.proposed ? seq->proposal : draft(seq->tokens, room);
+    guess.resize(std::min(guess.size(), size_t(room)));
     if (guess.empty() || !pool_.extend(seq->pages, seq->size() + int64_t(guess.size()))) continue;
     rows_left_ -= int64_t(guess.size()), logits_left_ -= int64_t(guess.size());
     stats_.drafted += int64_t(guess.size());
@@ -162,6 +163,12 @@ void Scheduler::sweep() {
   };
   std::erase_if(active_, gone);
   std::erase_if(waiting_, gone);
+}
+
+std::vector<Sequence*> Scheduler::started() const {
+  std::vector<Sequence*> all;
+  for (const auto& seq : active_) all.push_back(seq.get());
+  return all;
 }
 
 std::vector<Sequence*> Scheduler::sequences_of(const ActiveRequest* request) {

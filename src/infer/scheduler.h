@@ -16,6 +16,7 @@ struct SchedulerSpec {
   int64_t drafts = 0;     // maximum draft tokens per sequence; 0: no speculation
   int64_t window = 0;     // widest attention window of any layer; 0: unlimited
   bool reuse = true;      // reuse cached blocks with equal tokens
+  bool proposed = false;  // drafts are the proposals of sequences; else they are looked up
 };
 
 struct SchedulerStats {
@@ -43,6 +44,7 @@ class Scheduler {
   int64_t active() const { return int64_t(active_.size()); }
   int64_t waiting() const { return int64_t(waiting_.size()); }
   std::vector<Sequence*> sequences_of(const ActiveRequest*);  // oldest first
+  std::vector<Sequence*> started() const;                     // likewise
   const SchedulerStats& stats() const { return stats_; }
 
  private:

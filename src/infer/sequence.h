@@ -15,9 +15,11 @@ struct Sequence {
   Generation generation;
   std::vector<int32_t> tokens;  // prompt and completion so far
   Pages pages = {};
-  std::vector<float> logits = {};  // beam search: kept until all beams have theirs
-  std::optional<LogSum> sum = {};  // log-sum of the logits
-  int64_t guesses = 0;             // number of tokens to draft next
+  std::vector<float> logits = {};      // beam search: kept until all beams have theirs
+  std::optional<LogSum> sum = {};      // log-sum of the logits
+  int64_t guesses = 0;                 // number of tokens to draft next
+  int64_t read = 0;                    // tokens that the modules which draft have read
+  std::vector<int32_t> proposal = {};  // of the modules, for the tokens after the last one
   bool ended = false;
   int in_flight = 0;  // launches in flight that contain this sequence
   // Prompt tokens that each of several samples feeds itself, after the shared ones: 0 or 1.

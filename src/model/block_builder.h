@@ -1,4 +1,5 @@
-// BlockBuilder: records the blocks of a decoder from their LayerSpecs. Used by decoder.cpp alone.
+// BlockBuilder: records the blocks of a decoder from their LayerSpecs. Used by decoder.cpp and
+// mtp.cpp alone.
 #pragma once
 
 #include <cmath>
@@ -10,6 +11,9 @@
 #include "model/lora.h"
 
 namespace hearth::inline model {
+
+Var embedding(Tape&, const ModelConfig&);  // the table of tokens (V, C)
+inline std::string module_scope(int64_t k) { return "mtp." + std::to_string(k); }
 
 struct BlockBuilder {
   Tape& t;
@@ -23,6 +27,13 @@ struct BlockBuilder {
   std::vector<Var> outputs = {};  // of the blocks so far
   std::vector<Var> values = {};   // the tokens' rows of the value embeddings
   Var first_values = {};          // of the first layer with attention, if later ones add them
+
+  // Declares what all layers read: adapters, rope and slopes.
+  void begin();
+
+  // --- multi-token prediction (mtp.cpp) ---
+  Var module_states(int64_t k, Var ids, Var h, Var table);
+  void record_mtp(Var x, Var table);
 
   // --- parameters ---
   Var param(const char* name, Shape s, Init init, Group group,

@@ -9,6 +9,17 @@
 namespace hearth::inline model {
 namespace {
 
+Init table_init(const ModelConfig& c) {
+  return c.init == WeightInit::fan_in ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
+                                      : Init::normal(c.init_std);
+}
+
+constexpr int64_t smear_inputs = 16;  // leading dims of an embedding that its smear gate reads
+
+Init embed_init(const ModelConfig& c) {
+  return c.embed_std > 0 ? Init::normal(c.embed_std) : table_init(c);
+}
+
 // The table has rows only for the positions in use, since a config may claim a context that does
 // not fit in memory. With a cache the table is a state that its owner extends as sequences grow
 // (infer/rope_rows.h).
@@ -26,21 +37,6 @@ void declare_ropes(BlockBuilder& b) {
                     return rope_table(own, first, count);
                   });
   }
-}
-
-Init table_init(const ModelConfig& c) {
-  return c.init == WeightInit::fan_in ? Init::uniform(float(1 / std::sqrt(double(c.dim))))
-                                      : Init::normal(c.init_std);
-}
-
-constexpr int64_t smear_inputs = 16;  // leading dims of an embedding that its smear gate reads
-
-Init embed_init(const ModelConfig& c) {
-  return c.embed_std > 0 ? Init::normal(c.embed_std) : table_init(c);
-}
-
-Var embedding(Tape& t, const ModelConfig& c) {
-  return t.param("embed.weight", {c.vocab, c.dim}, embed_init(c), Group::embedding, trains_base(c));
 }
 
 // What precedes every token. With a cache the tokens are a state of their own, in the same blocks
@@ -86,32 +82,21 @@ std::vector<Var> value_rows(Tape& t, const ModelConfig& c, std::span<const Layer
   return rows;
 }
 
-// Module k reads the states of the previous one (or of the model) and the embedding of the token k
-// + 1 further, which are zeros where the sequence ends.
-void record_mtp(BlockBuilder& b, Var x, Var table) {
-  Tape& t = b.t;
-  b.layers.push_back(mtp_layer(b.c));
-  const auto module = [&](int64_t k, Var h) {
-    const Var ids = further_tokens(t, b.inputs.tokens, b.inputs.positions, k + 1);
-    const Var e = b.normed("enorm", b.scaled(embed(t, ids, table))).y;
-    const Var both[] = {e, b.normed("hnorm", h).y};
-    Var joined = join_columns(t, both);
-    {
-      const auto scope = t.scope("proj");
-      joined = b.product(joined, b.weight(b.c.dim, 2 * b.c.dim), {});
-    }
-    const auto scope = t.scope("block");
-    return b.block_here(joined, b.c.layers);
-  };
-  for (int64_t k = 0; k < b.c.mtp; ++k) {
-    const auto scope = t.scope("mtp." + std::to_string(k));
-    x = b.mode.recompute == Recompute::block ? t.checkpoint([&] { return module(k, x); })
-                                             : module(k, x);
-    b.mode.further->push_back(b.normed("norm", x).y);
-  }
+}  // namespace
+
+Var embedding(Tape& t, const ModelConfig& c) {
+  return t.param("embed.weight", {c.vocab, c.dim}, embed_init(c), Group::embedding, trains_base(c));
 }
 
-}  // namespace
+void BlockBuilder::begin() {
+  if (c.lora && mode.adapters) adapters = lora_matrices(c);
+  declare_ropes(*this);
+  if (c.position == Position::alibi)
+    slopes = t.table("alibi", {c.heads}, [own = c](int64_t first, int64_t count) {
+      const std::vector<float> all = alibi_slopes(own.heads);
+      return std::vector<float>(all.begin() + first, all.begin() + first + count);
+    });
+}
 
 DecoderInputs declare_inputs(Tape& t, int64_t B, int64_t T, bool documents) {
   return {t.input("tokens", {B, T}, DType::i32), t.input("positions", {B, T}, DType::i32),
@@ -125,13 +110,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
     fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
          t.shape(inputs.tokens)[1]);
   BlockBuilder b{t, c, inputs, mode, {}, {}, {}, layer_specs(c)};
-  if (c.lora && mode.adapters) b.adapters = lora_matrices(c);
-  declare_ropes(b);
-  if (c.position == Position::alibi)
-    b.slopes = t.table("alibi", {c.heads}, [c](int64_t first, int64_t count) {
-      const std::vector<float> all = alibi_slopes(c.heads);
-      return std::vector<float>(all.begin() + first, all.begin() + first + count);
-    });
+  b.begin();
 
   Var pos_w;
   if (c.position == Position::learned)
@@ -155,9 +134,16 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
                                            : b.block(x, i);
     b.outputs.push_back(x);
   }
+  const auto final_norm = [&](Var states) {
+    const bool norms = c.final_norm && c.norm_place != NormPlace::post;
+    return norms ? b.normed("final_norm", states).y : states;
+  };
+  // Apart from those that the head reads, so that the logits keep their bits.
+  if (mode.modules)
+    keep_states(t, c, {state_levels(mode.modules), mode.cache_blocks}, 0, final_norm(x), b.paged());
   if (mode.wanted) x = gather_rows(t, x, mode.wanted);
-  if (c.final_norm && c.norm_place != NormPlace::post) x = b.normed("final_norm", x).y;
-  if (mode.further) record_mtp(b, x, table);
+  x = final_norm(x);
+  if (mode.further) b.record_mtp(x, table);
   return x;
 }
 
@@ -166,21 +152,6 @@ Var head_weight(Tape& t, const ModelConfig& config) {
   if (c.tied) return embedding(t, c);
   const Init init = c.zero_head ? Init::zeros() : table_init(c);
   return t.param("head.weight", {c.vocab, c.dim}, init, Group::head, trains_base(c));
-}
-
-void record_mtp_losses(Tape& t, const ModelConfig& model, std::span<const Var> states,
-                       Var positions, Var targets, float weight, HeadSpec head) {
-  if (model.lora || states.empty()) return;
-  if (weight == 0)
-    fail_usage("--mtp-loss", "expected a weight above 0 for a model with mtp {}, got 0", model.mtp);
-  head.scale = model.logit_scale, head.softcap = model.logit_softcap;
-  for (size_t k = 0; k < states.size(); ++k) {
-    head.term = {.name = fmt::format("mtp_{}", k + 1),
-                 .weight = weight / float(states.size()),
-                 .validate = false};
-    head_loss(t, states[k], head_weight(t, model),
-              further_tokens(t, targets, positions, int64_t(k) + 1), head);
-  }
 }
 
 std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat format) {

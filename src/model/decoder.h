@@ -39,7 +39,9 @@ struct DecoderMode {
   // keys and values of the first sequences and blocks of each (0: all that the tables have).
   bool absorb = false;
   int64_t latent_sequences = 0, latent_blocks = 0;
-  Var wanted = {};       // (1, n) i32: rows whose final states are computed; absent: all
+  Var wanted = {};  // (1, n) i32: rows whose final states are computed; absent: all
+  // With a cache: the final states of all rows are kept for this many modules; 0: they are not.
+  int64_t modules = 0;
   bool adapters = true;  // of config.lora; off: the base model, as a reference
   // Weights of the losses of routers, which router_losses() records; means over the layers.
   float balance_loss = 0, router_z_loss = 0;
@@ -56,6 +58,28 @@ Var decoder(Tape&, const ModelConfig&, const DecoderInputs&, const DecoderMode&)
 // have none. A weight of 0 is an error: weight decay alone would move the modules.
 void record_mtp_losses(Tape&, const ModelConfig&, std::span<const Var> states, Var positions,
                        Var targets, float weight, HeadSpec);
+
+// --- modules of multi-token prediction with a cache (mtp.cpp) ---
+// The engine drafts with them. Blocks of the cache also hold states of their tokens: the final ones
+// of the model (level 0), and those of module k before its norm (level k + 1).
+struct StateLevels {
+  int64_t levels = 0, blocks = 0;
+};
+// How many levels are read: the first module also continues from its own states.
+constexpr int64_t state_levels(int64_t modules) { return modules > 1 ? modules : 2; }
+// (levels * blocks, cache_block * C): the blocks of each level one after another.
+Var cached_states(Tape&, const ModelConfig&, const StateLevels&);
+// Stores the states x (1, N, C) of the rows at a level.
+void keep_states(Tape&, const ModelConfig&, const StateLevels&, int64_t level, Var x, const Paged&);
+// The states of module k, before its norm, from states h (1, N, C) of the level before. The tokens
+// of the inputs are those that follow the positions by k + 1.
+Var mtp_module(Tape&, const ModelConfig&, const DecoderInputs&, const DecoderMode&, int64_t k,
+               Var h);
+// The norm of module k, before the head.
+Var mtp_norm(Tape&, const ModelConfig&, int64_t k, Var x);
+// Bytes that a block of the cache holds for drafts by this many modules.
+int64_t mtp_block_bytes(const ModelConfig&, int64_t modules, CacheFormat, DType plain);
+
 // The weights of the head (V, C).
 Var head_weight(Tape&, const ModelConfig&);
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "http/config.h"
+#include "infer/engine.h"
 
 namespace hearth::inline serve {
 
@@ -14,6 +15,7 @@ struct ServeConfig {
   std::vector<std::string> name = {};
 
   int64_t batch = 32, queue = 256, speculate = 0;
+  Draft draft = Draft::lookup;
   int64_t max_json_depth = 32, max_messages = 4096;
   int64_t max_tokenize_bytes = 1 << 20, max_detokenize_ids = 1 << 17;
   int64_t max_prompt_tokens = 0, max_new_tokens = 65536, max_choices = 128, max_logprobs = 20;
@@ -29,7 +31,9 @@ struct ServeConfig {
     v("queue", queue,
       "maximum sequences waiting for the batch of a model; more are rejected with 429");
     v("speculate", speculate,
-      "draft tokens verified per sequence and step (prompt lookup); 0: no speculation");
+      "draft tokens verified per sequence and step; 0: none, or with --draft mtp one per module");
+    v("draft", draft,
+      "where draft tokens come from: earlier text, or modules of multi-token prediction");
     v("max_json_depth", max_json_depth, "maximum nesting of a request's JSON");
     v("max_messages", max_messages, "maximum messages of a chat or of a request to /tokenize");
     v("max_tokenize_bytes", max_tokenize_bytes, "maximum bytes of text in a request to /tokenize");

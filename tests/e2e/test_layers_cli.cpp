@@ -136,6 +136,44 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   EXPECT_FALSE(fs::exists(runs.folder / "m.gguf"));
 }
 
+// Modules of multi-token prediction draft, and change no token.
+TEST(DraftCommand, DraftsWithModules) {
+  const ShortRuns runs;
+  const auto trained = [&](const char* name, const Arguments& flags) {
+    const Ran r = run(runs.folder, runs.arguments("pretrain", runs.folder / name) + flags);
+    EXPECT_EQ(r.status, 0) << r.err;
+  };
+  trained("modules", {"--mtp", "2"});
+  trained("plain", {});
+  const auto generated = [&](const char* model, const std::string& flags) {
+    return run(runs.folder, words(fmt::format("generate --model {} --prompt ab --max-tokens 20 "
+                                              "--threads 1 {}",
+                                              (runs.folder / model).string(), flags)));
+  };
+  for (const std::string how : {"--greedy", "--temperature 1.3 --seed 5"})
+    for (const char* drafts : {" --draft mtp", " --draft mtp --speculate 4"}) {
+      const Ran without = generated("modules", how), with = generated("modules", how + drafts);
+      ASSERT_EQ(with.status, 0) << with.err;
+      EXPECT_EQ(with.out, without.out);
+      EXPECT_NE(with.err.find(", drafts accepted "), std::string::npos) << with.err;
+      EXPECT_EQ(without.err.find(", drafts accepted "), std::string::npos) << without.err;
+    }
+  const Ran refused = generated("plain", "--draft mtp");
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("expected a model with modules of multi-token prediction (mtp)"),
+            std::string::npos)
+      << refused.err;
+  EXPECT_NE(generated("modules", "--draft ngram").err.find("expected lookup or mtp, got \"ngram\""),
+            std::string::npos);
+  const Ran timed =
+      run(runs.folder, words("bench infer --preset tiny --mtp 1 --draft mtp --batch 2 "
+                             "--prompt 8 --new 8 --repeats 1 --threads 1 --json"));
+  ASSERT_EQ(timed.status, 0) << timed.err;
+  const auto told = nlohmann::json::parse(timed.out);
+  EXPECT_GT(told["drafted"].get<int>(), 0);
+  EXPECT_EQ(told["acceptance"].size(), 1u);
+}
+
 INSTANTIATE_TEST_SUITE_P(, LayerCommand, testing::ValuesIn(choices), [](const auto& info) {
   std::string name = info.param.name;
   std::ranges::replace(name, '-', '_');
