@@ -258,7 +258,7 @@ TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(deep, "topk_method", "greedy", "expected topk_method to be \"noaux_tc\"");
   refused(deep, "moe_layer_freq", 2, "expected moe_layer_freq to be 1");
   refused(deep, "kv_lora_rank", 0, "expected kv_lora_rank between 1 and 1048576, got 0");
-  refused(deep, "qk_rope_head_dim", 5, "expected an even rope_dim, got 5");
+  refused(deep, "qk_rope_head_dim", 5, "latent attention needs an even rope_dim (got 5)");
   refused(deep, "n_group", 5, "expected expert_groups that divide 12 experts, got 5");
   refused(deep, "first_k_dense_replace", -1, "expected first_k_dense_replace of 0 or more");
   refused(json::parse(qwen25_05b), "is_causal", false, "expected is_causal to be true");
