@@ -144,7 +144,8 @@ std::vector<std::byte> to_exact(std::span<const float> values, double offset) {
 // from the mapping to the store.
 void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& stored) {
   const int64_t first = t.row * (numel(t) / t.shape[0]);
-  if (t.same_layout() && !stored.unpack) return store.set(t.param, first, stored.dtype, stored.bytes);
+  if (t.same_layout() && !stored.unpack)
+    return store.set(t.param, first, stored.dtype, stored.bytes);
   const std::vector<float> rows =
       t.offset != 0 && stored.dtype == DType::f64
           ? to_rows(without_offset(t), from_exact(stored.bytes, double(t.offset)))
