@@ -97,6 +97,8 @@ SMALL = ["--layers", 2, "--dim", 64, "--heads", 4, "--context", 160, "--kv-heads
          "--head-dim", 0, "--hidden", 0, "--init-std", 0.08]
 MODERN = ["--preset", "modern-124m", *SMALL, "--kv-heads", 2]
 LLAMA = [*MODERN, "--qk-norm", "none"]
+LATENT = ["--preset", "mla-124m", *SMALL, "--kv-latent", 24, "--nope-dim", 16, "--rope-dim", 8,
+          "--v-head-dim", 12]
 MODELS = [
     ("gpt2", 257, ["--preset", "gpt2", *SMALL]),
     ("gpt2 vocabulary of GPT-2", 50257, ["--preset", "gpt2", *SMALL]),
@@ -112,6 +114,16 @@ MODELS = [
     ("qwen3 head 80, yarn", 257,
      [*MODERN, "--head-dim", 80, "--rope-scaling", "yarn", "--rope-factor", 4, "--rope-context", 64,
       "--rope-low", 1, "--rope-high", 32]),
+    ("mixtral", 257, [*LLAMA, "--experts", 4, "--top-k", 2, "--expert-hidden", 64]),
+    ("qwen3moe", 257, [*MODERN, "--experts", 8, "--top-k", 3, "--expert-hidden", 32]),
+    ("deepseek2 groups, halves", 257,
+     [*LATENT, "--q-latent", 16, "--experts", 8, "--top-k", 2, "--expert-hidden", 32,
+      "--shared-experts", 1, "--first-dense-layers", 1, "--router", "sigmoid", "--router-bias",
+      "--router-scale", 2.5, "--expert-groups", 4, "--top-groups", 2]),
+    ("deepseek2 dense, yarn", 257,
+     [*LATENT, "--rope-pairs", "interleaved", "--rope-scaling", "yarn", "--rope-factor", 4,
+      "--rope-context", 64, "--rope-low", 1, "--rope-high", 32, "--yarn-mscale", 0.707,
+      "--yarn-mscale-all", 0.707]),
 ]
 
 
