@@ -22,8 +22,10 @@ int fuzz_gguf(const uint8_t* data, size_t size) {
       hearth::check_expert_tensors(table, config);
       // As a model is opened: the list of tensors is made for as many layers as the file may have.
       if (config.layers > int64_t(table.tensors.size())) return;
-      std::deque<std::vector<float>> decoded;
-      hearth::hub_tensors(table, config, hearth::gguf_type(table), decoded);
+      for (const auto& [name, t] : hearth::hub_tensors(table, config, hearth::gguf_type(table))) {
+        inside(t.bytes);
+        if (t.unpack) hearth::fuzz::require(int64_t(t.unpack(t.bytes).size()) == t.numel());
+      }
     });
     for (const auto& [name, t] : table.tensors) inside(t.bytes), hearth::from_ggml(t.bytes, t.type);
     for (const auto& entry : table.values) {

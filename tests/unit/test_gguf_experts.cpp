@@ -220,6 +220,7 @@ TEST(GgufExpertFiles, HaveTheKeysTypesAndShapesOfLlamaCpp) {
 TEST(GgufExpertFiles, AreUnpackedTensorByTensor) {
   const TempDir dir;
   FamilyReference reference(mixtral());
+  reference.logits(some_tokens());
   write_hub(dir / "hub", reference, mixtral());
   convert(dir / "hub", dir / "m.gguf", "q8_0");
   const OpenedModel opened = open_gguf(dir / "m.gguf");
