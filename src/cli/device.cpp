@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
+#include "formats/fields.h"
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
