@@ -26,7 +26,7 @@ TEST_P(OptimizerCommand, ResumesToTheBit) {
   const std::set<std::string> coded{"moment1", "moment1_scale", "moment2", "moment2_scale"};
   for (const Choice& c :
        {Choice{"adamw_bf16", {"moment1", "moment2"}, ""}, Choice{"adamw_8bit", coded, ""},
-        Choice{"lion", {"momentum"}, "beta2 = 0.990"},
+        Choice{"lion", {"momentum"}, "beta2 = 0.99"},
         Choice{"normuon", {"momentum", "neuron", "moment1", "moment2"}, ""}}) {
     SCOPED_TRACE(c.optimizer);
     const fs::path whole = runs.folder / (std::string("whole-") + c.optimizer);

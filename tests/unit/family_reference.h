@@ -305,7 +305,7 @@ class FamilyReference {
     if (type_ == "mixtral") return true;
     if (latent()) return layer >= int64_t(j["first_k_dense_replace"]);
     if (type_ != "qwen3_moe") return false;
-    for (const nlohmann::json& dense : j["mlp_only_layers"])
+    for (const nlohmann::json& dense : j.value("mlp_only_layers", nlohmann::json::array()))
       if (dense == layer) return false;
     return true;
   }
