@@ -43,7 +43,12 @@ test('the dashboard by keyboard', { skip: no_browser }, async () => {
     await page.keyboard.press('Enter');
     await until(() => page.locator('h1').innerText(), (v) => v === 'wide', 'the run');
     await tab_to(page, 'Charts', 6);
-    const all = await points_of(page, 'lr');
+    let all = -1;  // points once all of them are drawn
+    await until(async () => {
+      const before = all;
+      all = await points_of(page, 'lr');
+      return all > 0 && all === before;
+    }, (v) => v, 'the points');
     await page.keyboard.press('+');
     await until(() => server.state.series.at(-1), (v) => v.includes('from='), 'zoom');
     await page.keyboard.press('0');
