@@ -41,7 +41,7 @@ struct QuickstartFlags {
   Common common;
   std::string run = "runs/quickstart";
   std::string dtype = "auto";
-  int64_t steps = 650;
+  int64_t steps = 1200;
 };
 
 // The corpus on disk: lowest possible loss in nats per token, and tokens per character.
@@ -186,8 +186,7 @@ void run(const QuickstartFlags& f) {
   c.document_mask = c.eval_documents = true;
   c.dtype = dtype_of_run(run, f.dtype);
   resolve_dtype(c.dtype, *backend);
-  c.optimizer = OptimizerKind::normuon, c.weight_decay = 0;
-  c.lr = 8e-3, c.schedule = Schedule::wsd, c.warmup = 10, c.decay_share = 0.6, c.lr_floor = 0;
+  c.lr = 3e-3, c.schedule = Schedule::linear, c.warmup = 30, c.lr_floor = 0.05;
   c.order = LoaderSpec::Order::shuffled;
   c.eval_every = 100, c.checkpoint_every = 0, c.keep = 1;
   c.eval_tokens = 1 << 20;  // all of them, because the floor is computed over all
