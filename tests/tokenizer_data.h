@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
@@ -35,6 +36,21 @@ class ScratchDir {
  private:
   std::filesystem::path path_;
 };
+
+// Parts of a tokenizer.json with SentencePiece pieces: BPE that spells unknown text in bytes, and
+// its decoder.
+inline nlohmann::json piece_model(const nlohmann::json& vocab, const nlohmann::json& merges) {
+  return {{"type", "BPE"},         {"unk_token", "<unk>"}, {"fuse_unk", true},
+          {"byte_fallback", true}, {"vocab", vocab},       {"merges", merges}};
+}
+inline nlohmann::json piece_decoder(bool strips) {
+  nlohmann::json steps = {
+      {{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
+      {{"type", "ByteFallback"}},
+      {{"type", "Fuse"}}};
+  if (strips) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  return {{"type", "Sequence"}, {"decoders", steps}};
+}
 
 inline std::string slurp(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);

@@ -62,7 +62,7 @@ Run timed_run(Engine& engine, std::span<const Request> requests) {
   return r;
 }
 
-// What became of draft tokens: of all, and of the first, second, .. of a draft those accepted.
+// Counts of draft tokens, and the share accepted of the first, the second, .. token of a draft.
 void put_drafts(nlohmann::ordered_json& j, const EngineStats& s) {
   j["drafted"] = s.drafted, j["accepted"] = s.accepted;
   j["acceptance"] = nlohmann::ordered_json::array();

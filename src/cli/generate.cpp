@@ -114,14 +114,14 @@ void print_text(const std::vector<Completion>& all, const std::string& echoed) {
   }
 }
 
-// Of constrained texts.
+// Warns if --max-tokens ended a constrained text early.
 void say_if_cut(const std::vector<Completion>& all) {
   const auto cut = [](const Completion& c) { return c.finish_reason == "length"; };
   if (std::ranges::any_of(all, cut))
     say("hearth: the text is not complete: --max-tokens ended it before it matched\n");
 }
 
-// How many of the first, second, .. tokens of drafts were accepted.
+// For each place in a draft: how many tokens were accepted and tried.
 std::string drafts_of(const EngineStats& s) {
   std::string shares;
   for (const DraftCount& d : s.drafts)

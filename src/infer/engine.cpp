@@ -47,7 +47,7 @@ int64_t drafting_modules(const ModelConfig& c, const EngineSpec& s) {
   return s.draft == Draft::mtp ? std::min(c.mtp, s.speculate) : 0;
 }
 
-// Tokens before the next one that attention reads; 0: all. Modules read some again.
+// How many tokens before the next one attention reads; 0: all. Modules read some of them again.
 int64_t attended(const ModelConfig& c, const EngineSpec& s) {
   const int64_t window = widest_window(c), modules = drafting_modules(c, s);
   return window && modules ? window + 1 + s.speculate + modules : window;

@@ -27,8 +27,9 @@ void ModuleDrafter::fill(std::span<const Fed> fed) {
   }
 }
 
-// The first position where the module has read a guess, or nothing. Few are left out if the last
-// tokens were drawn without drafts.
+// The first position that the module has to read: where it read a guess or has not read yet. If
+// many tokens were drawn without drafts, it reads only the last of them, which makes guesses worse,
+// never wrong.
 int64_t ModuleDrafter::first_row(const Sequence& seq, int64_t module) const {
   const int64_t most = 1 + drafts_ + spec_.modules;
   return std::max({int64_t(0), seq.read - module - 1, seq.pages.cached - most});

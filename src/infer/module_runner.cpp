@@ -56,7 +56,7 @@ void record_greedy(Tape& t, const ModelConfig& c, const RunnerSpec& spec, Var lo
 
 Tape module_program(const ModelConfig& c, DType dtype, const RunnerSpec& spec, int64_t module,
                     const StepShape& shape, bool draws) {
-  const auto [rows, wanted, all, apart, sequences, blocks] = shape;
+  const int64_t rows = shape.rows, wanted = shape.logits;
   Tape t(dtype, "engine");
   t.trains = false;
   const ModuleInputs in(spec, rows, wanted);
@@ -69,15 +69,8 @@ Tape module_program(const ModelConfig& c, DType dtype, const RunnerSpec& spec, i
   const StateLevels levels{state_levels(spec.modules), spec.blocks};
   const Var states =
       t.view(cached_states(t, c, levels), {levels.levels * levels.blocks * cache_block, c.dim});
-  Var x = mtp_module(t, c, model,
-                     {.cache_blocks = spec.blocks,
-                      .cache = spec.cache,
-                      .positions = spec.context,
-                      .apart = apart,
-                      .absorb = sequences == 0,
-                      .latent_sequences = sequences,
-                      .latent_blocks = blocks},
-                     module, gather_rows(t, states, part(in.sources(), {1, rows})));
+  Var x = mtp_module(t, c, model, shape.mode(spec), module,
+                     gather_rows(t, states, part(in.sources(), {1, rows})));
   if (module + 1 < levels.levels)
     keep_states(t, c, levels, module + 1, x, {model.positions, model.sequences, model.tables});
   if (wanted == 0) return t;
@@ -94,19 +87,6 @@ Tape module_program(const ModelConfig& c, DType dtype, const RunnerSpec& spec, i
 }
 
 }  // namespace
-
-ProgramNeed need_of(Tape t, std::string_view own) {
-  prune(t);
-  alias(t);
-  ProgramNeed n{.arena = plan(t).arena_bytes};
-  for (size_t i = 0; i < t.values.size(); ++i) {
-    const Value& v = t.values[i];
-    const bool kept = v.role == Role::state || v.role == Role::constant;
-    if (kept && v.storage == int(i) && v.name.starts_with(own))
-      n.kept += v.shape.numel() * size_of(v.dtype);
-  }
-  return n;
-}
 
 ProgramNeed ModuleRunner::need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
   spec.blocks = 1;

@@ -44,7 +44,7 @@ std::string name_of(const char* what, size_t turn) {
 // Records the forward pass of a step; the logits of the wanted rows go to the state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const StepShape& shape,
              bool draws, size_t turn, bool pauses = false) {
-  const auto [rows, wanted, all, apart, sequences, blocks] = shape;
+  const int64_t rows = shape.rows, wanted = shape.logits;
   Tape t(dtype, "engine");
   t.trains = false;
   const Inputs in(spec, rows, wanted);
@@ -55,17 +55,10 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
                             .positions = part(in.positions(), {1, rows}),
                             .sequences = part(in.sequence(), {1, rows}),
                             .tables = part(in.tables(), {in.sequences, in.width})};
-  const Var chosen = all ? Var{} : part(in.wanted(), {1, wanted});
-  const Var x = decoder(t, c, model,
-                        {.cache_blocks = spec.blocks,
-                         .cache = spec.cache,
-                         .positions = spec.context,
-                         .apart = apart,
-                         .absorb = sequences == 0,
-                         .latent_sequences = sequences,
-                         .latent_blocks = blocks,
-                         .wanted = chosen,
-                         .modules = spec.modules});
+  const Var chosen = shape.all ? Var{} : part(in.wanted(), {1, wanted});
+  DecoderMode mode = shape.mode(spec);
+  mode.wanted = chosen, mode.modules = spec.modules;
+  const Var x = decoder(t, c, model, mode);
   const Var head = t.whole_tiles(head_weight(t, c));
   const Var logits = t.state("engine.logits", {spec.logits, t.shape(head)[0]}, DType::f32);
   const Var own = t.rows(logits, 0, wanted);
@@ -136,8 +129,6 @@ ProgramNeed largest_need(const ModelConfig& c, DType dtype, RunnerSpec spec) {
 }
 
 }  // namespace
-
-int64_t bucket(int64_t rows, int64_t most) { return bucket(rows, buckets::engine_rows, most); }
 
 void Feed::clear() {
   follows = false;
@@ -302,16 +293,6 @@ StepShape Runner::shape_of(const Feed& f) const {
                         f.tables.size() == f.positions.size()};
   return shape.with_latents(config_, spec_, int64_t(f.tables.size()),
                             blocks_for(1 + *std::ranges::max_element(f.positions)));
-}
-
-// Keys and values of all cached tokens are computed by every step: as few as the step needs.
-StepShape StepShape::with_latents(const ModelConfig& c, const RunnerSpec& spec, int64_t tables,
-                                  int64_t deepest) const {
-  StepShape s = *this;
-  if (!c.mla || (apart && !spec.exact)) return s;
-  s.sequences = bucket(tables, spec.sequences);
-  s.blocks = bucket(deepest, blocks_for(spec.context));
-  return s;
 }
 
 // Whether decoding may attend over latents: the matrix that it multiplies by is one plain tensor.

@@ -6,7 +6,7 @@
 
 #include "core/fp8.h"
 #include "core/program_cache.h"
-#include "model/config.h"
+#include "model/decoder.h"
 
 namespace hearth::inline infer {
 
@@ -32,6 +32,7 @@ struct StepShape {
   int64_t sequences = 0, blocks = 0;
   StepShape with_latents(const ModelConfig&, const RunnerSpec&, int64_t tables,
                          int64_t deepest) const;
+  DecoderMode mode(const RunnerSpec&) const;  // of the program: the cache and how it is read
   auto operator<=>(const StepShape&) const = default;
 };
 
@@ -39,7 +40,7 @@ struct StepShape {
 struct ProgramNeed {
   int64_t arena = 0, kept = 0;
 };
-// Of one program; of its states only those whose names begin so.
+// The need of one program. Of its states it counts those whose names begin with `own`.
 ProgramNeed need_of(Tape, std::string_view own = {});
 
 // The row count of the program that runs `rows` rows: powers of two, so that few programs suffice.

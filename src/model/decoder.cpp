@@ -138,7 +138,7 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
     const bool norms = c.final_norm && c.norm_place != NormPlace::post;
     return norms ? b.normed("final_norm", states).y : states;
   };
-  // Apart from those that the head reads, so that the logits keep their bits.
+  // A norm of its own, not the one that the head reads, so that the logits keep their bits.
   if (mode.modules)
     keep_states(t, c, {state_levels(mode.modules), mode.cache_blocks}, 0, final_norm(x), b.paged());
   if (mode.wanted) x = gather_rows(t, x, mode.wanted);

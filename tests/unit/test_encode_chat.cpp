@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 using namespace test;
-using nlohmann::ordered_json;
+using nlohmann::json, nlohmann::ordered_json;
 using Ids = std::vector<int32_t>;
 
 constexpr const char* chatml =
@@ -173,35 +173,19 @@ TEST(EncodeChat, QwensOwnTemplate) {
 // --- SentencePiece: a space before the text ---
 
 // Bytes as ids from 3 on, U+2581 as 259, and two special tokens.
-Tokenizer space_tokenizer(const ordered_json& normalizer, const ordered_json& pre_tokenizer) {
-  ordered_json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
+Tokenizer space_tokenizer(const json& normalizer, const json& pre_tokenizer) {
+  json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}, {"\u2581", 259}};
   for (int b = 0; b < 256; ++b) vocab[fmt::format("<0x{:02X}>", b)] = b + 3;
-  vocab["\u2581"] = 259;
   const auto added = [](int id, const char* text) {
-    return ordered_json{{"id", id},           {"content", text}, {"special", true},
-                        {"lstrip", false},    {"rstrip", false}, {"single_word", false},
-                        {"normalized", false}};
+    return json{{"id", id},        {"content", text},      {"special", true},    {"lstrip", false},
+                {"rstrip", false}, {"single_word", false}, {"normalized", false}};
   };
-  const ordered_json spaces = {
-      {"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
-  const ordered_json file = {
+  const json file = {
       {"added_tokens", {added(0, "<unk>"), added(1, "<s>"), added(2, "</s>"), added(300, "<bot>")}},
       {"normalizer", normalizer},
       {"pre_tokenizer", pre_tokenizer},
-      {"decoder",
-       {{"type", "Sequence"},
-        {"decoders",
-         {spaces,
-          {{"type", "ByteFallback"}},
-          {{"type", "Fuse"}},
-          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
-      {"model",
-       {{"type", "BPE"},
-        {"unk_token", "<unk>"},
-        {"fuse_unk", true},
-        {"byte_fallback", true},
-        {"vocab", vocab},
-        {"merges", ordered_json::array()}}}};
+      {"decoder", piece_decoder(true)},
+      {"model", piece_model(vocab, json::array())}};
   const ScratchDir dir;
   spill(dir / "tokenizer.json", file.dump());
   return Tokenizer::load(dir.path());

@@ -9,6 +9,7 @@
 #include "model/files/folder.h"
 #include "model/files/gguf_keys.h"
 #include "model/files/gguf_model.h"
+#include "unit/family_keys.h"
 #include "unit/llama_file.h"
 #include "unit/model_run.h"
 #include "unit/test_io_support.h"
@@ -42,32 +43,14 @@ json mixtral(const json& more = json::object()) {
 }
 
 json qwen3_moe(const json& more = json::object()) {
-  json j = sizes("qwen3_moe", {{"num_experts", 6},
-                               {"num_experts_per_tok", 3},
-                               {"moe_intermediate_size", 7},
-                               {"norm_topk_prob", true}});
+  json j = sizes("qwen3_moe", test::qwen3_moe_keys);
   j.update(more);
   return j;
 }
 
 json deepseek(const json& more = json::object()) {
-  json j = sizes("deepseek_v3", {{"num_key_value_heads", 4},
-                                 {"kv_lora_rank", 11},
-                                 {"q_lora_rank", 9},
-                                 {"qk_nope_head_dim", 7},
-                                 {"qk_rope_head_dim", 4},
-                                 {"v_head_dim", 5},
-                                 {"rope_interleave", true},
-                                 {"first_k_dense_replace", 1},
-                                 {"n_routed_experts", 12},
-                                 {"num_experts_per_tok", 3},
-                                 {"moe_intermediate_size", 8},
-                                 {"n_shared_experts", 2},
-                                 {"norm_topk_prob", true},
-                                 {"routed_scaling_factor", 2.5},
-                                 {"n_group", 4},
-                                 {"topk_group", 2},
-                                 {"scoring_func", "sigmoid"}});
+  json j = test::deepseek_keys();
+  j.update(sizes("deepseek_v3", {{"num_key_value_heads", 4}}));
   j.erase("head_dim");
   j.update(more);
   return j;

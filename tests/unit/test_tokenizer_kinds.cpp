@@ -56,20 +56,8 @@ json pieces_file() {
             {"pair", json::array()},
             {"special_tokens",
              {{"<s>", {{"id", "<s>"}, {"ids", json::array({1})}, {"tokens", {"<s>"}}}}}}}},
-          {"decoder",
-           {{"type", "Sequence"},
-            {"decoders",
-             {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
-              {{"type", "ByteFallback"}},
-              {{"type", "Fuse"}},
-              {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
-          {"model",
-           {{"type", "BPE"},
-            {"unk_token", "<unk>"},
-            {"fuse_unk", true},
-            {"byte_fallback", true},
-            {"vocab", vocab},
-            {"merges", merges}}}};
+          {"decoder", piece_decoder(true)},
+          {"model", piece_model(vocab, merges)}};
 }
 
 constexpr int space = 259, a = 260, b = 261, space_a = 263, ab = 264, two_spaces = 266;

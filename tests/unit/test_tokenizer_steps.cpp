@@ -361,19 +361,8 @@ json gemma_file() {
         {"behavior", "MergedWithPrevious"},
         {"invert", false}}},
       {"post_processor", nullptr},
-      {"decoder",
-       {{"type", "Sequence"},
-        {"decoders",
-         {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
-          {{"type", "ByteFallback"}},
-          {{"type", "Fuse"}}}}}},
-      {"model",
-       {{"type", "BPE"},
-        {"unk_token", "<unk>"},
-        {"fuse_unk", true},
-        {"byte_fallback", true},
-        {"vocab", vocab},
-        {"merges", {"a b", "\u2581 a", "\u2581 \u2581"}}}}};
+      {"decoder", piece_decoder(false)},
+      {"model", piece_model(vocab, {"a b", "\u2581 a", "\u2581 \u2581"})}};
 }
 
 TEST(tokenizer_steps, gemma) {

@@ -127,7 +127,7 @@ void read_latent_keys(json& j, const GgufTable& f, const std::string& arch) {
   const std::string temperature = attention + "temperature_scale";
   if (f.has(temperature) && f.number(temperature) != 0)
     fail(f.where, "expected {} to be 0, got {}: not supported", temperature, f.number(temperature));
-  // Newer files name the heads as they are in the cache, too.
+  // Newer files also give the sizes of heads as they are in the cache.
   const std::string of = has_split_keys(f) ? "_mla" : "", rotated = arch + "rope.dimension_count";
   const int64_t head = f.whole(attention + "key_length" + of), rope = f.whole(rotated);
   if (rope < 1 || rope >= head)
@@ -214,7 +214,7 @@ void put_latents(GgufKeys& keys, const ModelConfig& c, const std::string& arch) 
   keys.set(attention + "value_length", c.mla.kv_latent);
   keys.set(attention + "key_length_mla", c.head_dim);
   keys.set(attention + "value_length_mla", c.v_head_dim ? c.v_head_dim : c.head_dim);
-  // Of the decimal number that the float stands for, as llama.cpp's converter computes it.
+  // From the decimal text of the float, as llama.cpp's converter computes it.
   if (c.rope_scaling == RopeScaling::yarn)
     keys.set(arch + "rope.scaling.yarn_log_multiplier",
              float(0.1 * std::stod(fmt::format("{}", c.mla.yarn_mscale_all))));

@@ -25,11 +25,11 @@ HfType exportable(const ModelConfig&);
 // The keys that say what the model is.
 void put_config(GgufKeys&, const ModelConfig&, HfType);
 std::vector<float> rope_factors(const ModelConfig&);  // of Llama 3's rule
-// Whether the file has these factors as a tensor.
+// Whether files of this model have the factors of RoPE as a tensor.
 bool has_rope_factors(const ModelConfig&, HfType);
 
 // --- gguf_expert_keys.cpp ---
-// Keys begin with `arch`, "llama." or another. Readers add the keys of Hugging Face to the json.
+// `arch` is the prefix of the keys, such as "llama.". Readers add Hugging Face's keys to the json.
 void read_expert_keys(nlohmann::json&, const GgufTable&, const std::string& arch, HfType);
 void read_latent_keys(nlohmann::json&, const GgufTable&, const std::string& arch);
 // Whether a deepseek2 has one tensor for keys and one for values, as all but old files have.

@@ -177,7 +177,7 @@ int64_t layer_of(std::string_view name) {
 
 }  // namespace
 
-// The pairs of some architectures are neighbours.
+// Rotated pairs of some architectures are neighbouring rows.
 FileLayout gguf_layout(HfType type) {
   const bool neighbours =
       type == HfType::llama || type == HfType::smollm3 || type == HfType::mixtral;

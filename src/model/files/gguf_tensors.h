@@ -12,7 +12,7 @@
 namespace hearth::inline model {
 
 // Throws unless every layer with experts has a router and three tensors for the experts that the
-// keys count. Then the list of a layout's tensors is not larger than the file allows.
+// keys count. This bounds the list of the layout's tensors by the size of the file.
 void check_expert_tensors(const GgufTable&, const ModelConfig&);
 
 // The tensors of the file under the names of its layout. Values that are quantised or stored in
