@@ -1,5 +1,9 @@
 #include "serve/chat_prompt.h"
 
+#include <algorithm>
+#include <array>
+
+#include "formats/json.h"
 #include "http/http.h"
 
 namespace hearth::inline serve {
@@ -8,7 +12,9 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-std::string plain_conversation(const ordered_json& messages, bool generation_prompt) {
+constexpr std::array known_roles = {"system", "developer", "user", "assistant", "tool"};
+
+std::string plain_conversation(const ordered_json& messages, ChatEnd end) {
   std::string text;
   for (const ordered_json& m : messages) {
     const std::string role = m.at("role"), content = m.at("content");
@@ -19,7 +25,7 @@ std::string plain_conversation(const ordered_json& messages, bool generation_pro
     else
       text += content + "\n\n";
   }
-  return generation_prompt ? text + "Assistant:" : text;
+  return end == ChatEnd::closed ? text : text + "Assistant:";
 }
 
 void check_size(const std::string& text, int64_t max_bytes) {
@@ -44,17 +50,45 @@ ChatPrompt::ChatPrompt(std::optional<ChatTemplate> chat, Tokenizer tokenizer,
                        std::vector<int32_t> ends)
     : template_(std::move(chat)), tokenizer_(std::move(tokenizer)), ends_(std::move(ends)) {}
 
-std::vector<int32_t> ChatPrompt::encode(const ordered_json& messages, const ordered_json& variables,
-                                        bool generation_prompt, int64_t max_bytes) const {
+ordered_json ChatPrompt::with_known_roles(ordered_json messages) const {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string role = messages[i].at("role");
+    const bool known = std::ranges::find(known_roles, role) != known_roles.end();
+    if (template_ && template_->names(role)) continue;
+    if (role == "developer") messages[i]["role"] = "system";
+    if (known) continue;
+    const std::string meant =
+        role == "human"
+            ? "user"
+            : near(role, std::vector<std::string>(known_roles.begin(), known_roles.end()));
+    refuse(fmt::format("messages[{}].role", i), "expected one of {}, got {}{}",
+           fmt::join(known_roles, ", "), in_quotes(role),
+           meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
+  }
+  return messages;
+}
+
+std::vector<int32_t> ChatPrompt::encode(const ordered_json& conversation,
+                                        const ordered_json& variables, ChatEnd end,
+                                        int64_t max_bytes) const {
+  ordered_json messages = with_known_roles(conversation);
+  std::string begun;  // the answer to be continued
+  if (end == ChatEnd::unfinished) {
+    begun = messages.back().at("content").get<std::string>();
+    messages.erase(messages.size() - 1);
+  }
   if (!template_) {
-    const std::string text = plain_conversation(messages, generation_prompt);
+    std::string text = plain_conversation(messages, end);
+    if (!begun.empty()) text += (begun[0] == ' ' ? "" : " ") + begun;
     check_size(text, max_bytes);
     std::vector<int32_t> ids = tokenizer_.encode(text);
     tokenizer_.add_template(ids);  // as a completion of this text would
     return ids;
   }
-  const MarkedText text = template_->render(
-      {.messages = messages, .add_generation_prompt = generation_prompt, .variables = variables});
+  MarkedText text = template_->render({.messages = messages,
+                                       .add_generation_prompt = end != ChatEnd::closed,
+                                       .variables = variables});
+  text.add(begun, mark::content);
   check_size(text.bytes, max_bytes);
   return encode_chat(tokenizer_, text).ids;
 }

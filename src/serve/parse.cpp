@@ -147,11 +147,13 @@ void check_totals(const CompletionCall& call, size_t prompts, const ServeConfig&
     refuse("min_tokens", "expected at most max_tokens, got {}", call.request.sampling.min_tokens);
 }
 
-// Rejects unsupported fields that would change the answer, unless their value has no effect.
-void refuse_absent(Fields& f, std::initializer_list<const char*> names) {
+// Rejects unsupported fields that would change the answer. An empty text, list or object asks for
+// nothing.
+void refuse_unsupported(Fields& f, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const ordered_json* j = f.find(name);
-    if (j && !j->empty()) refuse(name, "this server does not support {}", name);
+    if (!j || (j->is_string() ? j->get_ref<const std::string&>().empty() : j->empty())) continue;
+    refuse(name, "this server does not support {}", name);
   }
 }
 
@@ -186,7 +188,7 @@ ordered_json parse_messages(const ordered_json* j, const ServeConfig& limits) {
     const std::string role = f.string("role");
     if (role.empty() || role.size() > 64)
       refuse(where + ".role", "expected a role of 1 to 64 bytes");
-    refuse_absent(f, {"function_call", "audio"});
+    refuse_unsupported(f, {"function_call", "audio"});
     const ordered_json *content = f.find("content"), *calls = f.find("tool_calls");
     if (calls && calls->empty()) calls = nullptr;
     if (calls && role != "assistant")
@@ -201,6 +203,19 @@ ordered_json parse_messages(const ordered_json* j, const ServeConfig& limits) {
     f.refuse_others();
   }
   return messages;
+}
+
+// How the rendered conversation ends: two fields, as in vLLM and Hugging Face's templates.
+ChatEnd parse_chat_end(Fields& f, const ordered_json& messages) {
+  const bool unfinished = f.boolean("continue_final_message", false);
+  const bool opening = f.boolean("add_generation_prompt", !unfinished);
+  if (!unfinished) return opening ? ChatEnd::opening : ChatEnd::closed;
+  if (opening)
+    refuse("continue_final_message", "expected add_generation_prompt to be false or absent");
+  const ordered_json& last = messages.back();
+  if (last.at("role") != "assistant" || last.contains("tool_calls"))
+    refuse("continue_final_message", "expected the last message to be an answer of the assistant");
+  return ChatEnd::unfinished;
 }
 
 void parse_chat_logprobs(CompletionCall& call, Fields& f, const ServeConfig& limits) {
@@ -228,7 +243,7 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
   if (f.integer("best_of", call.request.n, 1, limits.max_choices) != call.request.n)
     refuse("best_of", "expected the value of n, {}: this server does not rank completions",
            call.request.n);
-  refuse_absent(f, {"suffix"});
+  refuse_unsupported(f, {"suffix"});
   f.refuse_others();
   check_totals(call, call.prompts.size(), limits);
   return call;
@@ -242,6 +257,7 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   call.chat = true;
   parse_shared(call, f, limits, defaults);
   call.messages = parse_messages(f.find("messages"), limits);
+  call.end = parse_chat_end(f, call.messages);
   for (const char* name : {"max_tokens", "max_completion_tokens"})
     if (f.find(name)) call.max_tokens = f.integer(name, 0, 1, limits.max_new_tokens);
   parse_chat_logprobs(call, f, limits);
@@ -249,8 +265,8 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   if (call.tools && call.constraint.kind != ConstraintSpec::Kind::none)
     refuse("tools", "tools cannot be combined with {} unless tool_choice is none",
            call.constraint.where);
-  refuse_absent(f, {"functions", "audio", "prediction", "web_search_options", "reasoning_effort",
-                    "verbosity"});
+  refuse_unsupported(f, {"functions", "audio", "prediction", "web_search_options",
+                         "reasoning_effort", "verbosity"});
   if (const ordered_json* v = f.find("modalities"); v && *v != ordered_json::array({"text"}))
     refuse("modalities", "expected [\"text\"], got {}", in_quotes(v->dump()));
   if (const ordered_json* v = f.find("chat_template_kwargs")) {
@@ -282,7 +298,8 @@ TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& li
     refuse(prompt ? "prompt" : "messages", "expected at most {} bytes of text, got {}",
            limits.max_tokenize_bytes, bytes);
   call.special = f.boolean("parse_special", false);
-  call.generation_prompt = f.boolean("add_generation_prompt", true);
+  if (messages) call.end = parse_chat_end(f, call.messages);
+  f.ignore({"add_generation_prompt", "continue_final_message"});  // of a prompt they say nothing
   call.around = f.boolean("add_special_tokens", true);
   f.refuse_others();
   return call;

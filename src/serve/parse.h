@@ -11,6 +11,7 @@
 
 #include "http/http.h"
 #include "infer/engine.h"
+#include "serve/chat_prompt.h"
 #include "serve/config.h"
 #include "text/chat/tool_calls.h"
 
@@ -36,6 +37,7 @@ struct CompletionCall {
   std::string model = {};                     // empty: the first model
   std::vector<Prompt> prompts = {};           // for a completion: at least one
   nlohmann::ordered_json messages;            // for a chat: at least one; contents are text
+  ChatEnd end = ChatEnd::opening;             // for a chat
   nlohmann::ordered_json variables;           // for the chat template
   ToolUse tools = {};                         // for a chat
   ToolFormat tool_format = ToolFormat::none;  // how the answer may call them; set by the preparer
@@ -60,7 +62,7 @@ struct TokenizeCall {
   std::string prompt = {};
   nlohmann::ordered_json messages;  // in place of the prompt
   bool special = false;             // encode special tokens in the prompt as their ids
-  bool generation_prompt = true;    // for messages
+  ChatEnd end = ChatEnd::opening;   // for messages
   bool around = true;               // add what the tokenizer puts around a prompt: bos, eos
 };
 TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& limits = {});

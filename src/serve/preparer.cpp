@@ -71,7 +71,7 @@ HttpResponse Preparer::tokenize(const HttpRequest& r) const {
   const Tokenizer& t = model.tokenizer();
   Tokens ids;
   if (!call.messages.empty())
-    ids = model.chat().encode(call.messages, {}, call.generation_prompt);
+    ids = model.chat().encode(call.messages, {}, call.end);
   else if (const auto special = t.special(call.prompt))
     ids = {*special};  // clients look up the id of eos_token this way
   else {
@@ -156,7 +156,7 @@ void Preparer::constrain(const ServedModel& model, CompletionCall& call) const {
 
 Tokens Preparer::chat_tokens(const ServedModel& model, const CompletionCall& call) const {
   try {
-    return model.chat().encode(call.messages, call.variables, true,
+    return model.chat().encode(call.messages, call.variables, call.end,
                                most_prompt_tokens(model) * model.longest_token());
   } catch (const Error& e) {
     throw HttpError(400, e.what(), "invalid_value", "messages");  // the template rejects it

@@ -71,6 +71,72 @@ TEST_F(Serving, AnswersMatchTheirSchema) {
   EXPECT_TRUE(object["choices"][0]["finish_reason"] != "stop" || json::parse(text).is_object());
 }
 
+// --- the conversation ---
+
+// The prompt of a conversation in the ids of served_tokenizer(), as text.
+class ServingChat : public Serving {
+ protected:
+  std::string rendered(const std::string& messages, const std::string& fields = "") {
+    const json ids = answer("/tokenize", R"({"messages":[)" + messages + "]" + fields + "}");
+    return answer("/detokenize", json{{"tokens", ids["tokens"]}}.dump())["prompt"];
+  }
+  std::string refused(const std::string& role) {
+    const HttpError e =
+        error("/v1/chat/completions", R"({"messages":[{"role":")" + role + R"(","content":"x"}]})");
+    return e.status == 400 ? e.what() : "";
+  }
+};
+
+TEST_F(ServingChat, GoesOnWithAnAnswer) {
+  open();
+  const std::string asked = R"({"role":"user","content":"q"})";
+  const std::string begun = R"({"role":"assistant","content":"<|user|>On"})";
+  EXPECT_EQ(rendered(asked + "," + begun, R"(,"continue_final_message":true)"),
+            rendered(asked) + "<|user|>On");
+  const json ids = answer("/tokenize", R"({"continue_final_message":true,"messages":[)" + asked +
+                                           "," + begun + "]}")["tokens"];
+  EXPECT_EQ(ids.size(), size_t(4 + 10));  // what the answer says never becomes a special token
+  // The answer that goes on is the rest of the answer in one piece.
+  const std::string common = R"("temperature":0,"max_tokens":)";
+  const std::string whole =
+      answer("/v1/chat/completions", R"({"messages":[)" + asked + "]," + common +
+                                         "12}")["choices"][0]["message"]["content"];
+  const std::string first = whole.substr(0, 5);
+  const json rest =
+      answer("/v1/chat/completions",
+             R"({"continue_final_message":true,)" + common + R"(7,"messages":[)" + asked + "," +
+                 json{{"role", "assistant"}, {"content", first}}.dump() + "]}")["choices"][0];
+  EXPECT_EQ(first + std::string(rest["message"]["content"]), whole);
+}
+
+TEST_F(ServingChat, GoesOnWithoutATemplate) {
+  open({}, false);
+  const std::string asked = R"({"role":"user","content":"q"})";
+  EXPECT_EQ(rendered(asked + R"(,{"role":"assistant","content":"On"})",
+                     R"(,"continue_final_message":true)"),
+            "User: q\nAssistant: On");
+  EXPECT_EQ(rendered(asked + R"(,{"role":"assistant","content":" On"})",
+                     R"(,"continue_final_message":true)"),
+            "User: q\nAssistant: On");
+}
+
+TEST_F(ServingChat, RefusesRolesThatTheTemplateWouldDrop) {
+  open();
+  EXPECT_EQ(refused("usr"),
+            "[messages[0].role] expected one of system, developer, user, assistant, "
+            "tool, got \"usr\"; did you mean user?");
+  EXPECT_NE(refused("human").find("did you mean user?"), std::string::npos);
+  EXPECT_EQ(refused("user"), "");
+  EXPECT_EQ(rendered(R"({"role":"developer","content":"x"})"),
+            rendered(R"({"role":"system","content":"x"})"));
+  write_file_atomic(dir_.path() / "chat_template.jinja",
+                    "{% for m in messages %}{% if m.role == 'ipython' %}<|user|>{% else %}"
+                    "<|{{ m.role }}|>{% endif %}{{ m.content }}<|end|>{% endfor %}");
+  serve({});
+  EXPECT_EQ(refused("ipython"), "");
+  EXPECT_NE(refused("python"), "");
+}
+
 TEST_F(Serving, StructuredOutputs) {
   open();
   const auto text = [&](const std::string& field) {

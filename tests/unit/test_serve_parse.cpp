@@ -196,6 +196,30 @@ TEST(ParseCompletion, RangesAreChecked) {
   }
 }
 
+// A field that is not supported is an error only if it asks for something.
+TEST(ParseCompletion, EmptyFieldsAskForNothing) {
+  parse_completion_request(R"({"prompt":"x","suffix":""})");
+  parse_chat_request(
+      R"({"messages":[{"role":"user","content":"x"}],"reasoning_effort":"","functions":[],"audio":{}})");
+  EXPECT_EQ(chat_error(R"(,"reasoning_effort":"low")").param, "reasoning_effort");
+}
+
+TEST(ParseChat, TakesAnAnswerToContinue) {
+  const auto end_of = [](const std::string& role, const std::string& fields) {
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"x"},{"role":")" + role +
+                              R"(","content":"On"}])" + fields + "}")
+        .end;
+  };
+  EXPECT_EQ(end_of("assistant", ""), ChatEnd::opening);
+  EXPECT_EQ(end_of("assistant", R"(,"add_generation_prompt":false)"), ChatEnd::closed);
+  EXPECT_EQ(end_of("assistant", R"(,"continue_final_message":true)"), ChatEnd::unfinished);
+  const auto error = [&](const std::string& role, const std::string& fields) {
+    return error_of([&] { end_of(role, R"(,"continue_final_message":true)" + fields); }).param;
+  };
+  EXPECT_EQ(error("user", ""), "continue_final_message");
+  EXPECT_EQ(error("assistant", R"(,"add_generation_prompt":true)"), "continue_final_message");
+}
+
 TEST(ParseCompletion, KeepsTheLimits) {
   EXPECT_EQ(completion_error(R"({"n":4,"max_tokens":30})", {.max_new_tokens = 100}).param,
             "max_tokens");

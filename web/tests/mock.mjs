@@ -182,24 +182,13 @@ function answer_to(text) {
   return `You said "${text.trim().slice(-60)}".` + Array.from({ length: count }, (_, i) => ` ${words[i % words.length]}`).join('');
 }
 
-const vocabulary = new Map(); // pieces to ids, for /tokenize
-const texts = [];
-const ids_of = (text) => pieces_of(text).map((p) => {
-  if (!vocabulary.has(p)) vocabulary.set(p, texts.push(p) - 1);
-  return vocabulary.get(p);
-});
-const render = (messages) => messages.map((m) => `<${m.role}>${m.content}`).join('') + '<assistant>';
-
-const known = new Set(['model', 'messages', 'prompt', 'stream', 'stream_options', 'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'max_tokens', 'seed', 'logprobs', 'top_logprobs']);
+const known = new Set(['model', 'messages', 'prompt', 'stream', 'stream_options', 'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'max_tokens', 'seed', 'logprobs', 'top_logprobs', 'continue_final_message']);
 
 function plan(body, chat) {
   for (const k of Object.keys(body)) if (!known.has(k)) throw Object.assign(new Error(`[${k}] expected a known field`), { status: 400 });
-  if (chat) return pieces_of(answer_to(body.messages.at(-1).content));
-  const text = Array.isArray(body.prompt) ? body.prompt.map((id) => texts[id]).join('') : body.prompt;
-  const at = text.lastIndexOf('<assistant>');
-  if (at < 0) return pieces_of(answer_to(text));
-  const question = text.slice(text.lastIndexOf('<user>', at) + 6, at);
-  return pieces_of(answer_to(question).slice(text.length - at - '<assistant>'.length));
+  if (!chat) return pieces_of(answer_to(body.prompt));
+  const [question, begun] = body.continue_final_message ? body.messages.slice(-2) : [body.messages.at(-1)];
+  return pieces_of(answer_to(question.content).slice(begun?.content.length ?? 0));
 }
 
 async function complete(body, chat, request, response, state) {
@@ -285,7 +274,6 @@ async function chat(url, request, response, state) {
   for await (const part of request) text += part;
   const body = JSON.parse(text);
   state.requests.push(body);
-  if (url.pathname === '/tokenize') return json({ tokens: ids_of(body.messages ? render(body.messages) : body.prompt), max_model_len: 4096 });
   return complete(body, url.pathname.includes('chat'), request, response, state);
 }
 

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 struct ChatTemplate::Parsed {
-  std::string name, where;
+  std::string name, where, source;
   jinja::Block block;
   bool tags = false;  // it marks the assistant's answers itself
   ToolFormat tools = ToolFormat::none;
@@ -88,6 +88,7 @@ void ChatTemplate::add(std::string_view name, std::string_view source, std::stri
   auto p = std::make_shared<Parsed>();
   p->name = name;
   p->where = where;
+  p->source = source;
   p->block = jinja::parse_template(source, where, jinja::Limits());
   p->tags = has_generation(p->block);
   p->tools = tool_format_of(source);
@@ -166,6 +167,13 @@ ToolFormat ChatTemplate::tool_format() const {
     for (const auto& p : parsed_)
       if (p->name == name) return p->tools;
   return ToolFormat::none;
+}
+
+bool ChatTemplate::names(std::string_view word) const {
+  return std::ranges::any_of(parsed_, [&](const auto& p) {
+    return p->source.find(fmt::format("'{}'", word)) != std::string::npos ||
+           p->source.find(fmt::format("\"{}\"", word)) != std::string::npos;
+  });
 }
 
 MarkedText ChatTemplate::render(const ChatRequest& request) const {

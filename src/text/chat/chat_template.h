@@ -44,6 +44,10 @@ class ChatTemplate {
   // How the model writes tool calls, judged by the template for requests with tools.
   ToolFormat tool_format() const;
 
+  // Whether a template contains this word as a string, as it does with the roles that it treats in
+  // a way of their own.
+  bool names(std::string_view word) const;
+
   // Whether dir contains a template.
   static bool exists(const std::filesystem::path& dir);
 

@@ -1,9 +1,9 @@
 // The chat page's state: models, conversations, and the answers that are streaming.
-import { ApiError, error_text, get, is_abort } from '../lib/api';
+import { error_text, get, is_abort } from '../lib/api';
 import { announce, prefs } from '../lib/prefs.svelte';
 import * as db from './db';
 import type { Chunk } from './chunk';
-import { stream, tokenize } from './stream';
+import { stream } from './stream';
 import {
   add_message, change_message, mark_cut, new_conversation, new_id, path_to, request_messages, request_text, set_pane,
   type Conversation, type Message,
@@ -217,26 +217,19 @@ class Chat {
         : stream('v1/completions', { model, prompt: request_text(path), ...this.fields(false) }, signal));
   }
 
-  // Goes on with an answer that ended early. The chat route cannot do that, so the rendered
-  // conversation and the partial answer are sent as token ids.
+  // Goes on with an answer that ended early.
   async go_on(old: Message) {
     const c = this.current;
     const model = old.model;
     const path = path_to(c, old.parent);
     const m: Message = { ...old, status: 'streaming', tab: this.tab, error: undefined };
     this.update(c.id, (c) => change_message(c, m.id, m));
-    const { run, fields } = this;
-    await run.call(this, c.id, m, async function* (signal) {
-      if (c.mode === 'text')
-        return yield* stream('v1/completions', { model, prompt: request_text([...path, old]), ...fields(false) }, signal);
-      const before = await tokenize({ model, messages: request_messages(c, path) }, signal);
-      const so_far = old.text ? (await tokenize({ model, prompt: old.text }, signal)).tokens : [];
-      const prompt = [...before.tokens, ...so_far];
-      const room = before.max_model_len - prompt.length;
-      if (room < 1) throw new ApiError(400, 'The context is full.');
-      const more = fields(false);
-      yield* stream('v1/completions', { model, prompt, ...more, max_tokens: Math.min(sampling.max_tokens ?? 1024, room) }, signal);
-    });
+    const messages = request_messages(c, path);
+    const more = old.text ? { messages: [...messages, { role: 'assistant', content: old.text }], continue_final_message: true } : { messages };
+    await this.run(c.id, m, (signal) =>
+      c.mode === 'chat'
+        ? stream('v1/chat/completions', { model, ...more, ...this.fields(true) }, signal)
+        : stream('v1/completions', { model, prompt: request_text([...path, old]), ...this.fields(false) }, signal));
   }
 
   private fields = (chat: boolean) => {

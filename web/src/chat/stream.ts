@@ -15,7 +15,3 @@ export async function* stream(path: string, body: object, signal: AbortSignal): 
     }
   throw new TypeError('the stream ended early');
 }
-
-export async function tokenize(body: object, signal: AbortSignal): Promise<{ tokens: number[]; max_model_len: number }> {
-  return (await post('tokenize', body, signal)).json();
-}

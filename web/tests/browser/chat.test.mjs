@@ -58,7 +58,8 @@ test('a reload in mid-stream keeps the partial answer, which can be continued', 
     const whole = await body(page).innerText();
     assert.ok(whole.startsWith(kept) && whole.length > kept.length);
     assert.equal(whole.match(/hearth/g).length, 300 / 20); // nothing is missing, nothing doubled
-    assert.ok(Array.isArray(server.state.requests.at(-1).prompt), 'sent as token ids');
+    const { messages, continue_final_message } = server.state.requests.at(-1);
+    assert.ok(continue_final_message && messages.at(-1).role === 'assistant', 'sent as an answer to be continued');
   });
 });
 
