@@ -193,25 +193,31 @@ class Chat {
     }
   }
 
-  void answer(const std::string& line) {
-    messages_.push_back({{"role", "user"}, {"content", line}});
-    Request request{.sampling = flags_.sampling, .constraint = constraint_};
-    if (!flags_.seeded) request.sampling.seed = std::random_device{}();
-    model_.chat().add_stops(request.sampling);
-    try {
-      request.prompt = prompt();
-    } catch (const Error& e) {
-      messages_.erase(messages_.size() - 1);
-      problem(e.what());
-      return;
-    }
-    const Completion c = model_.engine().run(std::vector{request}, [&](const TokenEvent& t) {
+  Completion complete(const Request& request) {
+    return model_.engine().run(std::vector{request}, [&](const TokenEvent& t) {
       if (!flags_.common.json) {
         put_text(t.text);
         flush();
       }
       return !interrupted;
     })[0][0];
+  }
+
+  // An error leaves the conversation as it was before the message.
+  void answer(const std::string& line) {
+    messages_.push_back({{"role", "user"}, {"content", line}});
+    Request request{.sampling = flags_.sampling, .constraint = constraint_};
+    if (!flags_.seeded) request.sampling.seed = std::random_device{}();
+    model_.chat().add_stops(request.sampling);
+    Completion c;
+    try {
+      request.prompt = prompt();
+      c = complete(request);
+    } catch (const Error& e) {
+      messages_.erase(messages_.size() - 1);
+      problem(e.what());
+      return;
+    }
     messages_.push_back({{"role", "assistant"}, {"content", c.text}});
     if (flags_.common.json)
       print_json({{"text", c.text}, {"tokens", c.tokens}, {"finish_reason", c.finish_reason}});

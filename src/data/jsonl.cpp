@@ -208,7 +208,7 @@ std::string jsonl_text(std::string_view line, std::string_view where) {
   if (has("prompt") && has("chosen")) return get("prompt") + "\n" + get("chosen");
   if (has("instruction") && has("output")) {
     std::string text = get("instruction") + "\n";
-    if (has("input") && row["input"] != "") text += get("input") + "\n";
+    if (has("input") && !row["input"].is_null() && row["input"] != "") text += get("input") + "\n";
     return text + get("output");
   }
   std::string keys;

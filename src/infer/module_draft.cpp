@@ -31,7 +31,7 @@ void ModuleDrafter::fill(std::span<const Fed> fed) {
 // many tokens were drawn without drafts, it reads only the last of them, which makes guesses worse,
 // never wrong.
 int64_t ModuleDrafter::first_row(const Sequence& seq, int64_t module) const {
-  const int64_t most = 1 + drafts_ + spec_.modules;
+  const int64_t most = std::min(1 + drafts_ + spec_.modules, ModuleRunner::most_rows(spec_));
   return std::max({int64_t(0), seq.read - module - 1, seq.pages.cached - most});
 }
 
@@ -48,7 +48,7 @@ void ModuleDrafter::propose(std::span<Sequence* const> sequences) {
     const int64_t count = std::min(seq->guesses, seq->generation.room() - 1);
     if (count <= 0) continue;
     const int64_t own = seq->pages.cached - first_row(*seq, spec_.modules - 1);
-    // What is written again must not be shared.
+    // The modules overwrite the last `own` rows, so no other sequence may share their blocks.
     if (!pool_.extend(seq->pages, seq->size() + count, own)) continue;
     if (rows + own > ModuleRunner::most_rows(spec_) || int64_t(drafts.size()) == spec_.sequences)
       propose_them(), rows = 0;

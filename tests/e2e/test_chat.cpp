@@ -122,6 +122,21 @@ TEST(Chat, ATooLongMessageSaysTheLimitAndFailsAPipe) {
   EXPECT_EQ(json::parse(read_file(file))["messages"].size(), 2u);  // those before it stay
 }
 
+// An error of the engine fails one message; the conversation goes on and can be saved.
+TEST(Chat, AnErrorWhileAnsweringKeepsTheConversation) {
+  const Folder folder;
+  std::string twins = "(";
+  for (int i = 0; i < 60; ++i) twins += "(a|b){0,90}" + std::string(i % 2 ? "|" : "");
+  ChatRun chat(folder, {"--json", "--seed", "3", "--regex", "x?" + twins + "a{80})c",
+                        "--max-tokens", "200"});
+  const std::string file = folder / "all.json";
+  chat.type("hi\nagain\n/save " + file + "\n");
+  EXPECT_EQ(chat.end(), 1) << chat.err();
+  const size_t failed = times(chat.err(), "ambiguous");
+  EXPECT_GE(failed, 1u) << chat.err();
+  EXPECT_EQ(json::parse(read_file(file))["messages"].size(), 2 * (2 - failed));
+}
+
 TEST(Chat, AnInterruptEndsTheAnswerOnly) {
   const Folder folder;
   ChatRun chat(folder, {"--seed", "3", "--max-tokens", "-1", "--temperature", "1.5"});

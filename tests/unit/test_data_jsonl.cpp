@@ -31,6 +31,12 @@ TEST(Jsonl, TakesTheCommonLine) {
   EXPECT_TRUE(agrees("{\"text\": \"" + std::string(100000, 'x') + "\"}"));
 }
 
+TEST(Jsonl, InstructionsMayHaveNoInput) {
+  for (const char* input : {"", R"("input":null,)", R"("input":"",)"})
+    EXPECT_EQ(strict(std::string("{\"instruction\":\"a\",") + input + "\"output\":\"b\"}"),
+              "ok a\nb");
+}
+
 TEST(Jsonl, LeavesTheRestToTheStrictWay) {
   for (const char* line : {"",
                            "{}",
