@@ -34,7 +34,7 @@ inline int64_t bucket(int64_t n, const BucketSpec& s,
 // Every size that programs are recorded for. A coarser rule makes fewer programs, a finer one less
 // padding.
 namespace buckets {
-// Rows of a step of the engine, and those of them with logits.
+// Rows of an engine step; also the number of rows whose logits are computed.
 inline constexpr BucketSpec engine_rows{.parts = 1};
 // Rows that reach the head, in scoring and in alignment.
 inline constexpr BucketSpec head_rows{.parts = 8, .least = 64};

@@ -58,7 +58,8 @@ Var cached_states(Tape& t, const ModelConfig& c, const StateLevels& s) {
   return t.state("cache.states", {s.levels * s.blocks, cache_block * c.dim}, t.dtype());
 }
 
-// A row of states is stored as the row of a latent and of a rotated key is.
+// Stores the rows of x in the cache. The op that stores a latent and a rotated key writes two parts
+// of a row, so x is split into two halves for it.
 void keep_states(Tape& t, const ModelConfig& c, const StateLevels& s, int64_t level, Var x,
                  const Paged& paged) {
   const int64_t widths[] = {c.dim - c.dim / 2, c.dim / 2};

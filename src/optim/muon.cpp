@@ -104,8 +104,9 @@ Var unit(Tape& t, Var x, Var squares) {
   return y;
 }
 
-// The orthogonal matrices nearest to those of x (n, R, C), whose norm is 1, about: singular values
-// become 1.
+// The orthogonal matrices nearest to the n matrices of x (n, R, C): their singular values become
+// about 1. The norm of each matrix must be at most 1. Each iteration is a Newton-Schulz step, an
+// odd polynomial of the matrix, with the coefficients of Polar Express.
 Var orthogonalised(Tape& t, Var x) {
   const int64_t n = t.shape(x)[0], R = t.shape(x)[1], C = t.shape(x)[2], r = std::min(R, C);
   const DType d = t[x].dtype;

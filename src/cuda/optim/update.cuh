@@ -41,7 +41,8 @@ struct GradientFactors {
   }
 };
 
-// G: the type of the gradient, which for descent is that of Muon's products.
+// G: the type of the gradient. In descent the gradient is the result of Muon's products and has
+// their type.
 template <class T, class G = float>
 struct Weights {
   T* w;

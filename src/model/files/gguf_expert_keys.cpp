@@ -86,8 +86,9 @@ void read_sigmoid_experts(json& j, const GgufTable& f, const std::string& arch) 
   j["topk_group"] = groups > 1 ? f.whole(arch + "expert_group_used_count") : 1;
 }
 
-// llama.cpp scales scores whenever positions are scaled, by the square of 1 + multiplier
-// log(factor) and, without a multiplier, in a way of its own.
+// Reads YaRN's scaling of the scores. llama.cpp multiplies scores by the square of
+// 1 + multiplier log(factor). Without a multiplier it computes a factor that Hugging Face's
+// configuration cannot express, so such a file is refused.
 void read_latent_scaling(json& rope, const GgufTable& f, const std::string& arch) {
   const std::string scaling = arch + "rope.scaling.";
   if (rope["rope_type"] == "default") return;

@@ -100,7 +100,8 @@ Place place_of(std::string_view hub, HfType type) {
     if (kind == ".e_score_correction_bias") return {fmt::format("blk.{}.exp_probs_b.bias", layer)};
     const auto [own, expert] = without_expert(rest.substr(end + 1));
     std::string_view name = renamed(own, block_names);
-    // Where the MLP has norms of its own, this one is of what attention adds.
+    // Where the MLP has norms of its own, Hugging Face's post_attention_layernorm norms the output
+    // of attention; elsewhere it norms the input of the MLP.
     const bool has_own =
         type == HfType::gemma2 || type == HfType::gemma3_text || type == HfType::olmo2;
     if (has_own && own == "post_attention_layernorm") name = "post_attention_norm";
