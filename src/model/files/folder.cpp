@@ -1,8 +1,6 @@
 #include "model/files/folder.h"
 
 #include <algorithm>
-#include <cstring>
-#include <set>
 #include <span>
 
 #include "cpu/backend.h"
@@ -15,6 +13,7 @@
 #include "model/files/gguf_model.h"
 #include "model/files/hf_names.h"
 #include "model/files/model_file.h"
+#include "model/files/model_tensors.h"
 #include "model/files/tensor_rows.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
@@ -25,174 +24,6 @@ namespace hearth::inline model {
 namespace {
 
 namespace fs = std::filesystem;
-
-// --- a file's tensors, whatever the file ---
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string s;
-  for (const int64_t dim : shape) s += (s.empty() ? "" : ", ") + std::to_string(dim);
-  return "(" + s + ")";
-}
-
-const StoredTensor& checked(const ModelFile& f, const FileTensor& want) {
-  const auto it = f.tensors.find(want.name);
-  if (it == f.tensors.end()) {
-    if (const auto other = f.foreign.find(want.name); other != f.foreign.end())
-      fail(f.where, "expected {} in a float type, got {}", want.name, other->second);
-    fail(f.where, "the tensor {} {} is missing", want.name, shape_text(want.shape));
-  }
-  if (it->second.shape != want.shape)
-    fail(f.where, "expected {} to be {}, got {}", want.name, shape_text(want.shape),
-         shape_text(it->second.shape));
-  if (!is_float(it->second.dtype))
-    fail(f.where, "expected {} in a float type, got {}", want.name, to_string(it->second.dtype));
-  return it->second;
-}
-
-// Files of a bare model omit the name prefix: add it. transformers 5 calls gpt_neox's head as it
-// calls all heads.
-void restore_names(ModelFile& f, const std::string& first) {
-  const std::string prefix(name_prefix(f.layout.type)), head(head_name(f.layout.type));
-  if (f.layout.type == HfType::gpt_neox && !f.tensors.contains(head))
-    if (auto other = f.tensors.extract("lm_head.weight")) {
-      other.key() = head;
-      f.tensors.insert(std::move(other));
-    }
-  if (f.tensors.contains(first) || !f.tensors.contains(first.substr(prefix.size()))) return;
-  StoredTensors renamed;
-  for (auto& [name, tensor] : f.tensors)
-    renamed.emplace(name == head ? name : prefix + name, tensor);
-  f.tensors = std::move(renamed);
-}
-
-void refuse_surplus(const ModelFile& f, const ModelConfig& c,
-                    const std::vector<FileTensor>& wanted) {
-  std::set<std::string_view> known;
-  for (const FileTensor& t : wanted) known.insert(t.name);
-  const auto check = [&](const std::string& name) {
-    if (known.contains(name) || is_buffer(f.layout.type, name)) return;
-    if (f.layout.type == HfType::deepseek_v3 && is_past_layers(name, c.layers)) return;
-    if (c.tied && name == head_name(f.layout.type) && f.layout.type != HfType::hearth) {
-      const auto head = f.tensors.find(name);
-      const StoredTensor& embed = f.tensors.at(wanted.front().name);
-      if (head != f.tensors.end() && head->second.shape == embed.shape &&
-          to_floats(head->second) == to_floats(embed))
-        return;
-      fail(f.where, "expected {} to equal {}, because tie_word_embeddings is set, got other values",
-           name, wanted.front().name);
-    }
-    fail(f.where, "expected only the tensors of its config, but found {}", in_quotes(name));
-  };
-  for (const auto& [name, tensor] : f.tensors) check(name);
-  for (const auto& [name, type] : f.foreign) check(name);
-}
-
-std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
-  // Checked before the list is built: a config may claim any number of layers and experts.
-  if (c.layers > int64_t(f.tensors.size()))
-    fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
-  int64_t routed = 0;
-  for (int64_t i = 0; i < c.layers; ++i) routed += c.moe && is_expert_layer(c.moe, i);
-  if (f.layout.type != HfType::hearth && routed * c.moe.experts > int64_t(f.tensors.size()))
-    fail(f.where, "expected tensors for {} experts in {} layers, got {}", c.moe.experts, routed,
-         f.tensors.size());
-  std::vector<FileTensor> wanted = file_tensors(c, f.layout);
-  restore_names(f, wanted.front().name);
-  for (const FileTensor& t : wanted) checked(f, t);
-  refuse_surplus(f, c, wanted);
-  return wanted;
-}
-
-void require_zeros(const ModelFile& f, const FileTensor& t) {
-  for (const float x : to_floats(checked(f, t)))
-    if (x != 0)
-      fail(f.where, "expected {} to be zero, because hearth_config has no such bias, got {}",
-           t.name, x);
-}
-
-int64_t numel(const FileTensor& t) {
-  int64_t n = 1;
-  for (const int64_t dim : t.shape) n *= dim;
-  return n;
-}
-
-// A gain below a half has finer steps than itself less 1 has in f32, so such gains are stored in
-// f64, which holds the difference exactly.
-FileTensor without_offset(FileTensor t) {
-  t.offset = 0;
-  return t;
-}
-std::vector<float> from_exact(Bytes file, double offset) {
-  std::vector<float> out;
-  for (size_t at = 0; at < file.size(); at += sizeof(double)) {
-    double x = 0;
-    std::memcpy(&x, file.data() + at, sizeof x);
-    out.push_back(float(x + offset));
-  }
-  return out;
-}
-std::vector<std::byte> to_exact(std::span<const float> values, double offset) {
-  std::vector<std::byte> out(values.size() * sizeof(double));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double x = double(values[i]) - offset;
-    std::memcpy(out.data() + i * sizeof x, &x, sizeof x);
-  }
-  return out;
-}
-
-// Sets the rows of a parameter that one file tensor holds. Rows with the same layout go directly
-// from the mapping to the store.
-void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& stored) {
-  const int64_t first = t.row * (numel(t) / t.shape[0]);
-  if (t.same_layout() && !stored.unpack)
-    return store.set(t.param, first, stored.dtype, stored.bytes);
-  const std::vector<float> rows =
-      t.offset != 0 && stored.dtype == DType::f64
-          ? to_rows(without_offset(t), from_exact(stored.bytes, double(t.offset)))
-          : to_rows(t, to_floats(stored));
-  store.set(t.param, first, DType::f32, std::as_bytes(std::span(rows)));
-}
-
-// Quantisation needs all values of a weight at once.
-void load_quantised(ParamStore& store, const ModelFile& f, const ParamSpec& p,
-                    const std::vector<const FileTensor*>& tensors) {
-  std::vector<float> values;
-  for (const FileTensor* t : tensors) {
-    const std::vector<float> rows = to_rows(*t, to_floats(checked(f, *t)));
-    values.insert(values.end(), rows.begin(), rows.end());
-  }
-  store.set(p.name, values);
-}
-
-void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTensor>& tensors) {
-  std::map<std::string_view, std::vector<const FileTensor*>> parts;
-  for (const FileTensor& t : tensors) {
-    if (t.param.empty())
-      require_zeros(f, t);
-    else
-      parts[t.param].push_back(&t);
-  }
-  for (const ParamSpec& p : store.specs()) {
-    if (is_adapter(p.name)) continue;  // adapters have their own files
-    const auto it = parts.find(p.name);
-    if (it == parts.end()) fail(f.where, "the file has no tensor for the parameter {}", p.name);
-    int64_t numbers = 0;
-    for (const FileTensor* t : it->second) numbers += numel(*t);
-    if (numbers != p.shape.numel())
-      fail("params", "expected {} numbers for {} {}, got {}", p.shape.numel(), p.name,
-           to_string(p.shape), numbers);
-    if (p.format == WeightFormat::plain)
-      for (const FileTensor* t : it->second) load_rows(store, *t, checked(f, *t));
-    else
-      load_quantised(store, f, p, it->second);
-    parts.erase(it);
-  }
-  // A task that does not train the modules of multi-token prediction runs the model without them.
-  std::erase_if(parts, [](const auto& p) { return p.first.starts_with("mtp."); });
-  if (!parts.empty())
-    fail(f.where, "the file has tensors for {}, which the model does not have",
-         parts.begin()->first);
-}
 
 // --- kinds of files ---
 
@@ -442,7 +273,7 @@ namespace {
 void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, Part part,
                  DType dtype) {
   const Tensor param = store.get(part, t.param);
-  const int64_t n = numel(t), first = t.row * (n / t.shape[0]);
+  const int64_t n = t.numel(), first = t.row * (n / t.shape[0]);
   if (t.same_layout()) return stream_elements(sink, store.backend(), param, first, n, dtype);
   std::vector<std::byte> bytes;
   bytes.reserve(size_t(n) * sizeof(float));
@@ -451,9 +282,7 @@ void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, P
   FileTensor rows = t;
   rows.row = 0;
   const std::span values(reinterpret_cast<const float*>(bytes.data()), size_t(n));
-  if (dtype == DType::f64 && t.offset != 0)
-    return sink(to_exact(from_rows(without_offset(rows), values), double(t.offset)));
-  sink(from_floats(from_rows(rows, values), dtype));
+  sink(from_rows(rows, values, dtype));
 }
 
 // The type of a tensor in a file of `dtype`.

@@ -54,6 +54,11 @@ struct FileTensor {
   std::vector<int64_t> order = {};
   float offset = 0;  // added to the file's values
 
+  int64_t numel() const {
+    int64_t n = 1;
+    for (const int64_t dim : shape) n *= dim;
+    return n;
+  }
   // Whether the bytes of the file are those of the parameter's rows.
   bool same_layout() const { return !transposed && order.empty() && offset == 0; }
 };

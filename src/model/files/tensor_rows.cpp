@@ -1,6 +1,7 @@
 #include "model/files/tensor_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "sys/error.h"
 
@@ -24,6 +25,30 @@ std::vector<float> transpose(std::span<const float> in, int64_t rows, int64_t co
       for (int64_t r = r0; r < std::min(rows, r0 + tile); ++r)
         for (int64_t c = c0; c < std::min(cols, c0 + tile); ++c)
           out[size_t(c * rows + r)] = in[size_t(r * cols + c)];
+  return out;
+}
+
+// A gain below a half has finer steps than itself less 1 has in f32, so such gains are stored in
+// f64, which holds the difference exactly.
+FileTensor without_offset(FileTensor t) {
+  t.offset = 0;
+  return t;
+}
+std::vector<float> from_exact(Bytes file, double offset) {
+  std::vector<float> out;
+  for (size_t at = 0; at < file.size(); at += sizeof(double)) {
+    double x = 0;
+    std::memcpy(&x, file.data() + at, sizeof x);
+    out.push_back(float(x + offset));
+  }
+  return out;
+}
+std::vector<std::byte> to_exact(std::span<const float> values, double offset) {
+  std::vector<std::byte> out(values.size() * sizeof(double));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = double(values[i]) - offset;
+    std::memcpy(out.data() + i * sizeof x, &x, sizeof x);
+  }
   return out;
 }
 
@@ -77,9 +102,14 @@ std::vector<float> to_rows(const FileTensor& t, std::vector<float> file) {
   return out;
 }
 
+std::vector<float> to_rows(const FileTensor& t, const StoredTensor& stored) {
+  if (t.offset != 0 && stored.dtype == DType::f64)
+    return to_rows(without_offset(t), from_exact(stored.bytes, double(t.offset)));
+  return to_rows(t, to_floats(stored));
+}
+
 std::vector<float> from_rows(const FileTensor& t, std::span<const float> param) {
-  int64_t n = 1;
-  for (const int64_t dim : t.shape) n *= dim;
+  const int64_t n = t.numel();
   if (t.transposed) return transpose(param, t.shape[1], t.shape[0]);
   const int64_t rows = t.shape[0], cols = n / rows;
   param = param.subspan(size_t(t.row * cols), size_t(n));
@@ -89,6 +119,12 @@ std::vector<float> from_rows(const FileTensor& t, std::span<const float> param) 
   if (t.offset != 0)
     for (float& x : out) x -= t.offset;
   return out;
+}
+
+std::vector<std::byte> from_rows(const FileTensor& t, std::span<const float> param, DType dtype) {
+  if (dtype == DType::f64 && t.offset != 0)
+    return to_exact(from_rows(without_offset(t), param), double(t.offset));
+  return from_floats(from_rows(t, param), dtype);
 }
 
 }  // namespace hearth::inline model

@@ -21,7 +21,9 @@ std::vector<std::byte> from_floats(std::span<const float>, DType);
 
 // The file tensor's values as rows of its parameter.
 std::vector<float> to_rows(const FileTensor&, std::vector<float> file);
+std::vector<float> to_rows(const FileTensor&, const StoredTensor&);
 // The reverse, from all values of the parameter.
 std::vector<float> from_rows(const FileTensor&, std::span<const float> param);
+std::vector<std::byte> from_rows(const FileTensor&, std::span<const float> param, DType);
 
 }  // namespace hearth::inline model

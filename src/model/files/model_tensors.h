@@ -1,0 +1,17 @@
+// The tensors of an opened model file: checked against its config, and loaded into parameters.
+#pragma once
+
+#include <vector>
+
+#include "core/params.h"
+#include "model/files/model_file.h"
+
+namespace hearth::inline model {
+
+// The tensors that the config asks for. A missing, unexpected or misshapen one is an error that
+// names it.
+std::vector<FileTensor> checked_tensors(ModelFile&, const ModelConfig&);
+// Fills every parameter, except those of adapters, from those tensors.
+void load_params(ParamStore&, const ModelFile&, const std::vector<FileTensor>&);
+
+}  // namespace hearth::inline model
