@@ -27,6 +27,9 @@ void run_convert(const ConvertFlags& flags) {
   if (c.widened)
     say("{} matrices are stored as Q8_0 or F16 because the blocks of {} do not fit their rows\n",
         c.widened, c.dtype);
+  if (c.left_out)
+    say("GGUF has no modules of multi-token prediction: {} of the model are not in it\n",
+        c.left_out);
   if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);
   if (flags.json) {
     print_json({{"model_type", c.model_type},

@@ -13,6 +13,8 @@
 namespace hearth::inline model {
 
 Var embedding(Tape&, const ModelConfig&);  // the table of tokens (V, C)
+// The layers of a model and, after them, the blocks of its modules of multi-token prediction.
+std::vector<LayerSpec> layers_with_modules(const ModelConfig&);
 inline std::string module_scope(int64_t k) { return "mtp." + std::to_string(k); }
 
 struct BlockBuilder {

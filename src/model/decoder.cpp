@@ -109,7 +109,8 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   if (!mode.cache_blocks && t.shape(inputs.tokens)[1] > c.context)
     fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
          t.shape(inputs.tokens)[1]);
-  BlockBuilder b{t, c, inputs, mode, {}, {}, {}, layer_specs(c)};
+  BlockBuilder b{t,  c,  inputs, mode,
+                 {}, {}, {},     mode.further ? layers_with_modules(c) : layer_specs(c)};
   b.begin();
 
   Var pos_w;
@@ -179,7 +180,7 @@ int64_t count_params(const ModelConfig& config) {
 int64_t count_active_params(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   int64_t n = count_params(c);
-  for (const LayerSpec& l : layer_specs(c))
+  for (const LayerSpec& l : layers_with_modules(c))
     n -= (l.experts - l.top_k) * (l.up_size() + l.hidden) * c.dim;
   return n;
 }

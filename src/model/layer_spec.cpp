@@ -90,13 +90,13 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
 }
 
 LayerSpec mtp_layer(const ModelConfig& c) {
-  LayerSpec last;
-  for (const LayerSpec& l : layer_specs(c))
-    if (l.attends()) last = l;
-  last.act = c.act, last.hidden = c.resolve().hidden;
-  last.experts = last.top_k = last.shared_hidden = 0;
-  last.x0 = last.value_residual = false, last.skip = last.value_embed = -1;
-  return last;
+  const std::vector<LayerSpec> all = layer_specs(c);
+  LayerSpec own = *std::ranges::find_if(all.rbegin(), all.rend(), &LayerSpec::attends);
+  const LayerSpec& last = all.back();
+  own.hidden = last.hidden, own.shared_hidden = last.shared_hidden;
+  own.experts = last.experts, own.top_k = last.top_k;
+  own.x0 = own.value_residual = false, own.skip = own.value_embed = -1;
+  return own;
 }
 
 int64_t LayerSpec::attention_params(int64_t dim) const {

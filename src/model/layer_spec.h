@@ -61,8 +61,8 @@ struct LayerSpec {
 };
 
 std::vector<LayerSpec> layer_specs(const ModelConfig&);
-// The block of a module of multi-token prediction: the last layer with attention, with a dense MLP
-// and without what layers add to each other.
+// The block of a module of multi-token prediction: the attention of the last layer that has one and
+// the MLP or experts of the last layer, without what layers add to each other.
 LayerSpec mtp_layer(const ModelConfig&);
 constexpr int64_t most_mtp = 3;  // modules, each with a loss term of its own
 

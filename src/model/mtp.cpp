@@ -8,10 +8,15 @@
 
 namespace hearth::inline model {
 
+std::vector<LayerSpec> layers_with_modules(const ModelConfig& c) {
+  std::vector<LayerSpec> all = layer_specs(c);
+  if (c.mtp) all.insert(all.end(), size_t(c.mtp), mtp_layer(c));
+  return all;
+}
+
 // `ids` are the tokens k + 1 further; h are the states of the previous module or of the model. The
 // table is that of the model, so it is declared outside the module's scope.
 Var BlockBuilder::module_states(int64_t k, Var ids, Var h, Var table) {
-  while (int64_t(layers.size()) <= c.layers + k) layers.push_back(mtp_layer(c));
   const Var e = normed("enorm", scaled(embed(t, ids, table))).y;
   const Var both[] = {e, normed("hnorm", h).y};
   Var joined = join_columns(t, both);
@@ -71,7 +76,7 @@ void keep_states(Tape& t, const ModelConfig& c, const StateLevels& s, int64_t le
 Var mtp_module(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
                const DecoderMode& mode, int64_t k, Var h) {
   const ModelConfig c = config.resolve();
-  BlockBuilder b{t, c, inputs, mode, {}, {}, {}, layer_specs(c)};
+  BlockBuilder b{t, c, inputs, mode, {}, {}, {}, layers_with_modules(c)};
   b.begin();
   const Var table = embedding(t, c);
   const auto scope = t.scope(module_scope(k));

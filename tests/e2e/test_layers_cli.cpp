@@ -38,6 +38,11 @@ const Choice choices[] = {
      "llama.cpp has no architecture that computes this model (hearth)"},
     {"further-tokens", words("--mtp 2 --mtp-loss 0.5 --recompute block"),
      "llama.cpp has no architecture that computes this model (hearth)"},
+    {"latent-further-tokens",
+     words("--layers 3 --kv-heads 0 --kv-latent 12 --nope-dim 6 --rope-dim 4 --experts 6 --top-k 2 "
+           "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "
+           "--router-bias --balance-rate 0.01 --balance-loss 0.01 --mtp 2 --recompute block"),
+     "", "deepseek_v3"},
     {"switch-experts", words("--experts 4 --top-k 1 --router switch --act relu2 --recompute block"),
      "llama.cpp has no architecture that computes this model (hearth)"},
     {"recipe",

@@ -25,19 +25,39 @@ class FamilyReference {
 
   // Logits after each token.
   std::vector<Vec> logits(const std::vector<int32_t>& tokens) {
-    std::vector<Vec> x;
-    for (const int32_t id : tokens) x.push_back(row(embed_name(), id));
-    if (gemma())
-      for (Vec& v : x)
-        for (double& a : v) a *= float(std::sqrt(double(dim())));
-    for (int64_t i = 0; i < int64_t(j["num_hidden_layers"]); ++i) block(x, i);
     std::vector<Vec> out;
-    for (const Vec& v : x) {
-      Vec y = matmul(head_name(), int64_t(j["vocab_size"]), norm(v, final_name()));
+    for (const Vec& v : states(tokens)) {
+      Vec y = matmul(head_name(), int64_t(j["vocab_size"]), v);
       const nlohmann::json cap = j.value("final_logit_softcapping", nlohmann::json());
       if (!cap.is_null())
         for (double& a : y) a = double(cap) * std::tanh(a / double(cap));
       out.push_back(std::move(y));
+    }
+    return out;
+  }
+
+  // deepseek_v3: the logits of each layer of num_nextn_predict_layers, which read the states of the
+  // one before and one token further. They have tables of their own, equal to the model's.
+  std::vector<std::vector<Vec>> further_logits(const std::vector<int32_t>& tokens) {
+    std::vector<std::vector<Vec>> out;
+    std::vector<Vec> x = states(tokens);
+    const int64_t layers = j["num_hidden_layers"], modules = j["num_nextn_predict_layers"];
+    for (int64_t k = 0; k < modules; ++k) {
+      const std::string at = "model.layers." + std::to_string(layers + k) + ".";
+      const std::string embed = at + "embed_tokens.weight", head = at + "shared_head.head.weight";
+      made_[embed] = made_.at(embed_name());
+      made_[head] = tensor(head_name(), {j["vocab_size"], dim()});
+      x.pop_back();
+      for (size_t i = 0; i < x.size(); ++i) {
+        Vec both = norm(row(embed, tokens[i + size_t(k) + 1]), at + "enorm");
+        const Vec before = norm(x[i], at + "hnorm");
+        both.insert(both.end(), before.begin(), before.end());
+        x[i] = matmul(at + "eh_proj.weight", dim(), both);
+      }
+      block(x, layers + k);
+      out.emplace_back();
+      for (const Vec& v : x)
+        out.back().push_back(matmul(head, j["vocab_size"], norm(v, at + "shared_head.norm")));
     }
     return out;
   }
@@ -68,6 +88,18 @@ class FamilyReference {
     if (shape.size() == 1)
       for (float& x : it->second.values) x = std::round(x * 1024) / 1024 + 0.0f;
     return it->second;
+  }
+
+  // After the final norm.
+  std::vector<Vec> states(const std::vector<int32_t>& tokens) {
+    std::vector<Vec> x;
+    for (const int32_t id : tokens) x.push_back(row(embed_name(), id));
+    if (gemma())
+      for (Vec& v : x)
+        for (double& a : v) a *= float(std::sqrt(double(dim())));
+    for (int64_t i = 0; i < int64_t(j["num_hidden_layers"]); ++i) block(x, i);
+    for (Vec& v : x) v = norm(v, final_name());
+    return x;
   }
 
   // --- the config ---

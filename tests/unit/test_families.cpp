@@ -327,27 +327,6 @@ INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()),
 
 // --- files as the hub has them ---
 
-// The layers of num_nextn_predict_layers follow the others and do not change the logits.
-TEST(FamilyFiles, LeavesOutDeepseeksFurtherLayers) {
-  json config = deepseek_keys();
-  config["num_nextn_predict_layers"] = 1;
-  FamilyReference reference(config);
-  const auto want = reference.logits({1, 2, 3});
-  std::vector<TensorToWrite> tensors = reference.tensors();
-  const std::vector<float> zeros(30, 0);
-  tensors.push_back({"model.layers.3.enorm.weight", DType::f32, {30}, [&](const ByteSink& sink) {
-                       sink(std::as_bytes(std::span(zeros)));
-                     }});
-  const TempDir dir;
-  write_file_atomic(dir / "config.json", config.dump());
-  write_safetensors_model(dir.path(), tensors);
-  EXPECT_EQ(ModelSource::open(dir.path()).config().layers, 3);
-  tensors.back().name = "model.layers.2.enorm.weight";
-  write_safetensors_model(dir.path(), tensors);
-  expect_error(error_of([&] { ModelSource::open(dir.path()); }),
-               "expected only the tensors of its config, but found");
-}
-
 TEST(FamilyFiles, AcceptsBothNamesOfTheHeadOfGptNeox) {
   FamilyReference reference(neox_keys());
   reference.logits({1, 2});

@@ -202,7 +202,7 @@ TEST(FamilyConfig, TheActivationOfAnOldGemmaIsTheTanhForm) {
 }
 
 TEST(FamilyConfig, ReadsDeepseek) {
-  const ModelConfig c = read(json::parse(deepseek_v3));
+  ModelConfig c = read(json::parse(deepseek_v3));
   EXPECT_EQ(c.mla, (MlaConfig{512, 1536, 128, 64, 1, 1}));
   EXPECT_EQ(c.head_dim, 192);
   EXPECT_EQ(c.v_head_dim, 128);
@@ -215,7 +215,12 @@ TEST(FamilyConfig, ReadsDeepseek) {
   EXPECT_TRUE(c.moe.router_bias);
   EXPECT_EQ(model_type_of(c), "deepseek_v3");
   EXPECT_TRUE(read(json::parse(hf_config_json(c, DType::bf16, 0, 1))) == c);
-  EXPECT_EQ(count_active_params(c), 37552297472);  // of 671B, without embeddings of the modules
+  EXPECT_EQ(c.mtp, 1);
+  // The module: attention 187,107,328, eh_proj 102,760,448, nine experts 396,361,728, its router
+  // with biases 1,835,264 and five norms 35,840.
+  EXPECT_EQ(count_active_params(c), 37552297472 + 688100608);
+  c.mtp = 0;
+  EXPECT_EQ(count_active_params(c), 37552297472);  // of 671B
 }
 
 TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {

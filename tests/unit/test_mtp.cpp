@@ -96,6 +96,63 @@ TEST(Mtp, IsATermOfItsOwnThatValidationLeavesOut) {
             "[--mtp-loss] expected a weight above 0 for a model with mtp 2, got 0");
 }
 
+TEST(Mtp, HasExpertsWhereTheLastLayerHas) {
+  ModelConfig c;
+  c.vocab = 32, c.dim = 16, c.layers = 3, c.heads = 2, c.context = 8, c.mtp = 2;
+  c.moe.experts = 4, c.moe.top_k = 2, c.moe.expert_hidden = 6, c.moe.shared_experts = 1;
+  for (const auto& [pattern, mixers, experts] :
+       {std::tuple{"DDE", "AAA", 4}, {"EED", "AAA", 0}, {"EDE", "AAN", 4}, {"DED", "AAN", 0}}) {
+    c.moe.expert_pattern = pattern, c.mixer_pattern = mixers;
+    const LayerSpec l = mtp_layer(c);
+    EXPECT_TRUE(l.attends());
+    EXPECT_EQ(l.experts, experts) << pattern;
+    EXPECT_EQ(l.top_k, experts ? 2 : 0);
+    EXPECT_EQ(l.hidden, experts ? 6 : c.resolve().hidden);
+    EXPECT_EQ(l.shared_hidden, experts ? 6 : 0);
+    int64_t active = 0;
+    bool routed = false;
+    for (const ParamSpec& p : decoder_params(c)) {
+      active += cases::active_size(c, p);
+      routed |= p.name == "mtp.1.block.mlp.router.weight";
+    }
+    EXPECT_EQ(routed, experts > 0);
+    EXPECT_EQ(count_active_params(c), active);
+  }
+}
+
+// The biases of the modules' routers follow their own loads.
+TEST(Mtp, BalancesTheExpertsOfModules) {
+  const auto backend = make_cpu_backend(1);
+  for (const Recompute recompute : {Recompute::none, Recompute::block}) {
+    ModelConfig c = mtp_case(false).config;
+    c.moe.experts = 4, c.moe.router = Router::sigmoid, c.moe.router_bias = true;
+    c = c.resolve();
+    ParamStore params(*backend, decoder_params(c), DType::f32);
+    params.initialise(3);
+    Memory memory(*backend, &params);
+    Programs programs(
+        {.model = c, .B = 2, .T = 8, .recompute = recompute, .losses = {.balance_rate = 0.01f}},
+        memory);
+    const Batch batch = make_batch(c, 2, 8, false);
+    Scalars s;
+    s.lr = 1e-3f, s.clip = 1, s.inv_targets = 1 / float(batch.count);
+    programs.micro(batch, s, true);
+    std::vector<int32_t> loads(size_t((c.layers + c.mtp) * 4));
+    memory.state.read<int32_t>("train.losses.router_load", loads);
+    programs.update().run(s);
+    for (int64_t k = 0; k < c.mtp; ++k) {
+      const auto own = std::span(loads).subspan(size_t((c.layers + k) * 4), 4);
+      EXPECT_EQ(own[0] + own[1] + own[2] + own[3], 2 * 8 * c.moe.top_k);
+      const std::vector<float> bias =
+          params.values(Part::weight, fmt::format("mtp.{}.block.mlp.router.bias", k));
+      for (size_t e = 0; e < 4; ++e) {
+        const int64_t lacking = 2 * 8 * c.moe.top_k - 4 * own[e];
+        EXPECT_EQ(bias[e], 0.01f * float((lacking > 0) - (lacking < 0))) << k << " " << e;
+      }
+    }
+  }
+}
+
 TEST(Mtp, RefusesTooManyModules) {
   ModelConfig c = preset("mtp-124m");
   c.mtp = 4;

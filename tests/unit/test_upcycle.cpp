@@ -11,12 +11,15 @@
 namespace hearth {
 namespace {
 
+// Of the model or, if it has one, of its module of multi-token prediction.
 std::vector<float> logits_of(Backend& b, const ModelConfig& c, ParamStore& params) {
   const int64_t T = 9;
   Memory memory(b, &params);
   Tape t(params.dtype());
   t.trains = false;
-  const Var x = decoder(t, c, declare_inputs(t, 1, T, false), {});
+  std::vector<Var> further;
+  Var x = decoder(t, c, declare_inputs(t, 1, T, false), {.further = &further});
+  if (c.mtp) x = further[0];
   const Var out = t.result("logits", {T, c.vocab}, DType::f32);
   record_gemm(t,
               {.c = out, .a = t.view(x, {T, c.dim}), .b = head_weight(t, c), .spec = {.tb = true}});
@@ -33,9 +36,9 @@ std::vector<float> logits_of(Backend& b, const ModelConfig& c, ParamStore& param
 
 TEST(Upcycling, KeepsTheFunction) {
   const auto backend = make_cpu_backend(1);
-  for (const Act act : {Act::swiglu, Act::relu2}) {
+  for (const auto& [act, mtp] : {std::pair{Act::swiglu, 0}, {Act::relu2, 0}, {Act::swiglu, 1}}) {
     ModelConfig dense = tiny_config();
-    dense.act = act;
+    dense.act = act, dense.mtp = mtp;
     dense = dense.resolve();
     ParamStore from(*backend, decoder_params(dense), DType::f32);
     from.initialise(5);

@@ -204,12 +204,13 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
                  .params = count_params(merged),
                  .tokenizer = !source.tokenizer().empty()};
   if (!spec.to.empty()) write_folder(spec.to, source, result, type.dtype, spec.shard_bytes);
-  if (!spec.gguf.empty())
-    done.widened = write_gguf_model(spec.gguf, result.config, result.params,
-                                    {.type = type.ggml,
-                                     .name = source.path().stem().string(),
-                                     .tokenizer = source.tokenizer(),
-                                     .chat_template = chat_template_of(source)});
+  if (spec.gguf.empty()) return done;
+  done.widened = write_gguf_model(spec.gguf, result.config, result.params,
+                                  {.type = type.ggml,
+                                   .name = source.path().stem().string(),
+                                   .tokenizer = source.tokenizer(),
+                                   .chat_template = chat_template_of(source)});
+  done.left_out = merged.mtp;
   return done;
 }
 

@@ -27,7 +27,8 @@ struct Converted {
   std::string from, model_type, dtype;
   int64_t params = 0;
   bool tokenizer = false;
-  int64_t widened = 0;  // GGUF matrices in a wider type because their rows do not fit blocks
+  int64_t widened = 0;   // GGUF matrices in a wider type because their rows do not fit blocks
+  int64_t left_out = 0;  // modules of multi-token prediction that are not in the GGUF file
 };
 
 // `to` must be new or empty.

@@ -177,10 +177,10 @@ ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
   }
   OpenedModel o = open_any(model);
   ModelSource source;
+  const auto tensors = checked_tensors(o.file, o.config);
   source.config_ = o.config;
   source.path_ = o.path;
   source.tokenizer_ = o.tokenizer;
-  const auto tensors = checked_tensors(o.file, o.config);
   source.dtype_ = o.file.tensors.at(tensors.front().name).dtype;
   source.load_ = [file = std::make_shared<const ModelFile>(std::move(o.file)),
                   tensors](ParamStore& store) { load_params(store, *file, tensors); };

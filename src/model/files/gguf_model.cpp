@@ -84,8 +84,9 @@ OpenedModel open_gguf(const fs::path& path) {
 
 int64_t write_gguf_model(const fs::path& path, const ModelConfig& config, ParamStore& store,
                          const GgufSpec& spec) {
-  const ModelConfig c = config.resolve();
+  ModelConfig c = config.resolve();
   const HfType type = exportable(c);
+  c.mtp = 0;  // llama.cpp's deepseek2 has no such modules
   GgufKeys keys = model_keys(c, type, spec);
   put_vocabulary(keys, spec.tokenizer, c.vocab);
   if (!spec.chat_template.empty()) keys.set("tokenizer.chat_template", spec.chat_template);

@@ -1,5 +1,5 @@
 // The layout deepseek_v3: latent attention, and experts with a sigmoid router, selection biases and
-// groups after the first layers.
+// groups after the first layers; modules of multi-token prediction are layers after the last.
 #include "model/files/hf_keys.h"
 #include "model/layer_spec.h"
 
@@ -32,6 +32,13 @@ void read_latents(ModelConfig& c, const Keys& k) {
   c.rope_pairs = pairs ? RopePairs::interleaved : RopePairs::half;
 }
 
+void read_modules(ModelConfig& c, const Keys& k) {
+  constexpr const char* key = "num_nextn_predict_layers";
+  c.mtp = k.get<int64_t>(key, 0);
+  if (c.mtp < 0 || c.mtp > most_mtp)
+    fail(k.where, "expected {} between 0 and {}, got {}", key, most_mtp, c.mtp);
+}
+
 void read_routed(ModelConfig& c, const Keys& k) {
   const int64_t dense = k.get<int64_t>("first_k_dense_replace", 3);
   if (dense < 0) fail(k.where, "expected first_k_dense_replace of 0 or more, got {}", dense);
@@ -58,6 +65,7 @@ ModelConfig read_deepseek(const Keys& k) {
   ModelConfig c = read_llama_sizes(k);
   read_latents(c, k);
   read_rope(c, k);
+  read_modules(c, k);
   read_routed(c, k);
   return c;
 }
@@ -73,7 +81,8 @@ ordered_json write_deepseek(const ModelConfig& c) {
   j["qk_rope_head_dim"] = c.mla.rope_dim;
   j["v_head_dim"] = c.v_head_dim ? c.v_head_dim : c.head_dim;
   j["rope_interleave"] = c.rope_pairs == RopePairs::interleaved;
-  j["first_k_dense_replace"] = m ? m.first_dense_layers : c.layers;
+  j["num_nextn_predict_layers"] = c.mtp;
+  j["first_k_dense_replace"] = m ? m.first_dense_layers : c.layers + c.mtp;
   if (!m) return j;
   j["n_routed_experts"] = m.experts;
   j["num_experts_per_tok"] = m.top_k;

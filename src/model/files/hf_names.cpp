@@ -244,12 +244,35 @@ struct Names {
     if (c.mlp_bias) vector(mlp + "down_proj.bias", ours + "mlp.down.bias", c.dim);
   }
 
+  // A tensor that repeats a parameter of the model.
+  void copy(std::string name, std::string param) {
+    matrix(std::move(name), std::move(param), c.vocab, c.dim);
+    list.back().copy = true;
+  }
+  // deepseek_v3: modules of multi-token prediction are further layers, each with copies of the
+  // embedding and of the head.
+  void modules() {
+    const LayerSpec l = mtp_layer(c);
+    for (int64_t k = 0; k < c.mtp; ++k) {
+      const std::string file = fmt::format("model.layers.{}.", c.layers + k);
+      const std::string ours = fmt::format("mtp.{}.", k);
+      copy(file + "embed_tokens.weight", "embed.weight");
+      gain(file + "enorm.weight", ours + "enorm.gain", c.dim);
+      gain(file + "hnorm.weight", ours + "hnorm.gain", c.dim);
+      matrix(file + "eh_proj.weight", ours + "proj.weight", c.dim, 2 * c.dim);
+      llama_block(file, ours + "block.", l);
+      gain(file + "shared_head.norm.weight", ours + "norm.gain", c.dim);
+      copy(file + "shared_head.head.weight", c.tied ? "embed.weight" : "head.weight");
+    }
+  }
+
   void llama() {
     matrix("model.embed_tokens.weight", "embed.weight", c.vocab, c.dim);
     for (size_t i = 0; i < layers.size(); ++i) {
       const std::string n = std::to_string(i) + ".";
       llama_block("model.layers." + n, "blocks." + n, layers[i]);
     }
+    if (layout.type == HfType::deepseek_v3) modules();
     gain("model.norm.weight", "final_norm.gain", c.dim);
   }
 
@@ -339,7 +362,8 @@ bool is_buffer(HfType type, std::string_view name) {
 }
 
 bool is_past_layers(std::string_view name, int64_t layers) {
-  constexpr std::string_view prefix = "model.layers.";
+  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  constexpr std::string_view prefix = "layers.";
   if (!name.starts_with(prefix)) return false;
   int64_t layer = -1;
   const char* from = name.data() + prefix.size();

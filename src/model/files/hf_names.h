@@ -52,7 +52,8 @@ struct FileTensor {
   bool transposed = false;  // (in, out) in the file, (out, in) here
   // The row of `param`, counted from `row` on, that each row of the file is; empty: the same.
   std::vector<int64_t> order = {};
-  float offset = 0;  // added to the file's values
+  float offset = 0;   // added to the file's values
+  bool copy = false;  // repeats rows of `param` that another tensor holds
 
   int64_t numel() const {
     int64_t n = 1;
@@ -74,13 +75,13 @@ struct FileLayout {
   std::optional<RopePairs> latent_pairs = {};
 };
 
-// `config` must be resolved. Tensors of one parameter are consecutive.
+// `config` must be resolved. Tensors of one parameter are consecutive, except copies.
 std::vector<FileTensor> file_tensors(const ModelConfig& config, const FileLayout&);
 
 // Buffers in files of this layout that are not needed: causal masks, rope frequencies.
 bool is_buffer(HfType, std::string_view name);
-// Whether a tensor of a llama-like layout belongs to a layer after the last: deepseek_v3 has
-// num_nextn_predict_layers of them, which do not change the logits.
+// Whether a tensor of a llama-like layout belongs to a layer after the last, as those of
+// deepseek_v3's modules of multi-token prediction do.
 bool is_past_layers(std::string_view name, int64_t layers);
 
 // The prefix of all names except the head's; files of the bare model omit it.

@@ -1,5 +1,6 @@
 #include "model/files/model_tensors.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -54,7 +55,6 @@ void refuse_surplus(const ModelFile& f, const ModelConfig& c,
   for (const FileTensor& t : wanted) known.insert(t.name);
   const auto check = [&](const std::string& name) {
     if (known.contains(name) || is_buffer(f.layout.type, name)) return;
-    if (f.layout.type == HfType::deepseek_v3 && is_past_layers(name, c.layers)) return;
     if (c.tied && name == head_name(f.layout.type) && f.layout.type != HfType::hearth) {
       const auto head = f.tensors.find(name);
       const StoredTensor& embed = f.tensors.at(wanted.front().name);
@@ -68,6 +68,20 @@ void refuse_surplus(const ModelFile& f, const ModelConfig& c,
   };
   for (const auto& [name, tensor] : f.tensors) check(name);
   for (const auto& [name, type] : f.foreign) check(name);
+}
+
+bool has_modules(const ModelFile& f, int64_t layers) {
+  const auto is_of_one = [layers](const auto& t) { return is_past_layers(t.first, layers); };
+  return std::ranges::any_of(f.tensors, is_of_one) || std::ranges::any_of(f.foreign, is_of_one);
+}
+
+void require_equal(const ModelFile& f, const FileTensor& copy, const FileTensor& own) {
+  const StoredTensor &a = checked(f, copy), &b = checked(f, own);
+  const bool same_bytes =
+      a.dtype == b.dtype && !a.unpack && !b.unpack && std::ranges::equal(a.bytes, b.bytes);
+  if (!same_bytes && to_floats(a) != to_floats(b))
+    fail(f.where, "expected {} to equal {}, of which it is a copy, got other values", copy.name,
+         own.name);
 }
 
 void require_zeros(const ModelFile& f, const FileTensor& t) {
@@ -100,7 +114,7 @@ void load_quantised(ParamStore& store, const ModelFile& f, const ParamSpec& p,
 
 }  // namespace
 
-std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
+std::vector<FileTensor> checked_tensors(ModelFile& f, ModelConfig& c) {
   // Checked before the list is built: a config may claim any number of layers and experts.
   if (c.layers > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} layers, got {}", c.layers, f.tensors.size());
@@ -109,6 +123,7 @@ std::vector<FileTensor> checked_tensors(ModelFile& f, const ModelConfig& c) {
   if (f.layout.type != HfType::hearth && routed * c.moe.experts > int64_t(f.tensors.size()))
     fail(f.where, "expected tensors for {} experts in {} layers, got {}", c.moe.experts, routed,
          f.tensors.size());
+  if (f.layout.type == HfType::deepseek_v3 && !has_modules(f, c.layers)) c.mtp = 0;
   std::vector<FileTensor> wanted = file_tensors(c, f.layout);
   restore_names(f, wanted.front().name);
   for (const FileTensor& t : wanted) checked(f, t);
@@ -121,9 +136,11 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
   for (const FileTensor& t : tensors) {
     if (t.param.empty())
       require_zeros(f, t);
-    else
+    else if (!t.copy)
       parts[t.param].push_back(&t);
   }
+  for (const FileTensor& t : tensors)
+    if (t.copy) require_equal(f, t, *parts.at(t.param).front());
   for (const ParamSpec& p : store.specs()) {
     if (is_adapter(p.name)) continue;  // adapters have their own files
     const auto it = parts.find(p.name);

@@ -9,8 +9,9 @@
 namespace hearth::inline model {
 
 // The tensors that the config asks for. A missing, unexpected or misshapen one is an error that
-// names it.
-std::vector<FileTensor> checked_tensors(ModelFile&, const ModelConfig&);
+// names it. If the file has none of the modules of multi-token prediction, the config loses them:
+// transformers leaves them out of the folders that it writes, but keeps their number.
+std::vector<FileTensor> checked_tensors(ModelFile&, ModelConfig&);
 // Fills every parameter, except those of adapters, from those tensors.
 void load_params(ParamStore&, const ModelFile&, const std::vector<FileTensor>&);
 

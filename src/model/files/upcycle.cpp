@@ -76,22 +76,22 @@ ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleSpec& spec) {
 
 void upcycle(ParamStore& to, ParamStore& from, const ModelConfig& dense, const UpcycleSpec& spec) {
   const ModelConfig c = dense.resolve();
-  const std::vector<LayerSpec> layers = layer_specs(c);
+  const LayerSpec l = layer_specs(c).front();  // the MLPs of a dense model have one shape
   const auto values = [&](const std::string& name) { return from.values(Part::weight, name); };
   for (const ParamSpec& p : to.specs()) {
     if (from.has(p.name)) {
       to.set(p.name, values(p.name));
       continue;
     }
-    // "blocks.3.mlp.experts.up.weight"
-    const size_t layer = size_t(std::stoll(p.name.substr(p.name.find('.') + 1)));
-    const std::string mlp = fmt::format("blocks.{}.mlp.", layer);
+    // "blocks.3.mlp.experts.up.weight", "mtp.0.block.mlp.router.weight"
+    constexpr std::string_view part = ".mlp.";
+    const std::string mlp = p.name.substr(0, p.name.find(part) + part.size());
     if (p.name == mlp + "router.weight")
       to.set(p.name, router_rows(p, spec));
     else if (p.name == mlp + "experts.up.weight")
-      to.set(p.name, shards_of_up(values(mlp + "up.weight"), layers[layer], c.dim, spec));
+      to.set(p.name, shards_of_up(values(mlp + "up.weight"), l, c.dim, spec));
     else
-      to.set(p.name, shards_of_down(values(mlp + "down.weight"), layers[layer], c.dim, spec));
+      to.set(p.name, shards_of_down(values(mlp + "down.weight"), l, c.dim, spec));
   }
 }
 
