@@ -7,9 +7,6 @@
 #include <cstring>
 #include <random>
 
-#include "text/tokenizer/gguf_vocabulary.h"
-#include "text/tokenizer/tokenizer.h"
-#include "text/tokenizer/vocabulary.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {
@@ -185,58 +182,6 @@ TEST(Gguf, SurvivesDamage) {
         if (value.list && value.kind == GgufKind::text) t.texts(key);
     } catch (const Error&) {}
   }
-}
-
-// Bytes as single tokens, one more of the kind given, and it as bos; and one merge.
-std::filesystem::path bpe_file(const TempDir& dir, int32_t kind, bool add_bos,
-                               const char* pre = "gpt-2") {
-  std::vector<std::string> tokens(byte_letters().begin(), byte_letters().end());
-  std::vector<int32_t> kinds(tokens.size(), 1);
-  tokens.push_back("<s>"), kinds.push_back(kind);
-  tokens.push_back("12"), kinds.push_back(1);
-  GgufKeys keys;
-  keys.set("general.architecture", "llama");
-  keys.set("tokenizer.ggml.model", "gpt2");
-  keys.set("tokenizer.ggml.pre", pre);
-  keys.set("tokenizer.ggml.tokens", tokens);
-  keys.set("tokenizer.ggml.token_type", kinds);
-  keys.set("tokenizer.ggml.merges", std::vector<std::string>{"1 2"});
-  keys.set("tokenizer.ggml.bos_token_id", uint32_t(256));
-  keys.set("tokenizer.ggml.add_bos_token", add_bos);
-  write_gguf(dir / "v.gguf", keys, {{"b", GgmlType::f32, {1}, [] { return some_numbers(1); }}});
-  return dir / "v.gguf";
-}
-
-TEST(GgufVocabulary, KeepsTheBosThatIsAdded) {
-  const TempDir dir;
-  for (const bool adds : {true, false}) {
-    std::vector<int32_t> ids{5};
-    Tokenizer::load(bpe_file(dir, 3, adds)).add_template(ids);
-    EXPECT_EQ(ids.size(), adds ? 2u : 1u);
-  }
-}
-
-// SmolLM's pre-tokenizer, which has a name in llama.cpp, comes from a file and goes into one.
-TEST(GgufVocabulary, KeepsDigitsApartWhereItsNameSaysSo) {
-  const TempDir dir;
-  const auto count = [](const Tokenizer& t) { return t.encode("a 12").size(); };
-  EXPECT_EQ(count(Tokenizer::load(bpe_file(dir, 3, false))), 3u);
-  const Tokenizer smollm = Tokenizer::load(bpe_file(dir, 3, false, "smollm"));
-  EXPECT_EQ(count(smollm), 4u);
-  smollm.save(dir / "saved");
-  EXPECT_EQ(count(Tokenizer::load(dir / "saved")), 4u);
-  GgufKeys keys;
-  put_vocabulary(keys, dir / "saved", 258);
-  EXPECT_NE(keys.bytes().find("smollm"), std::string::npos);
-  expect_error(error_of([&] { Tokenizer::load(bpe_file(dir, 3, false, "falcon")); }),
-               "qwen2, smollm, got \"falcon\"");
-}
-
-TEST(GgufVocabulary, RefusesABosThatStandsForNothing) {
-  const TempDir dir;
-  const std::filesystem::path file = bpe_file(dir, 5, true);
-  EXPECT_NE(error_of([&] { Tokenizer::load(file).save(dir / "out"); }).find("got id 256"),
-            std::string::npos);
 }
 
 }  // namespace

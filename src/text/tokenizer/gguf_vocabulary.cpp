@@ -5,6 +5,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 #include "text/tokenizer/encode.h"
+#include "text/tokenizer/gguf_pre_tokenizer.h"
 #include "text/tokenizer/load.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -14,64 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 enum TokenKind : int32_t { normal = 1, unknown, control, user_defined, unused, byte };
-
-// llama.cpp's names of the patterns; for each pattern the first name is the one written.
-struct PreTokenizer {
-  std::string_view name, pattern;
-};
-constexpr PreTokenizer pre_tokenizers[] = {
-    {"gpt-2", "gpt2"},  {"llama-bpe", "llama3"}, {"llama3", "llama3"}, {"llama-v3", "llama3"},
-    {"qwen2", "qwen2"}, {"gpt-4o", "o200k"},     {"phi-2", "gpt2"},    {"smaug-bpe", "llama3"}};
-
-// SmolLM and StarCoder: every digit by itself, the rest as gpt2.
-constexpr std::string_view digit_names[] = {"smollm", "starcoder", "refact", "command-r"};
-const std::vector<SplitStep>& digit_steps() {
-  static const std::vector<SplitStep> steps{{.kind = SplitKind::digits},
-                                            {.kind = SplitKind::scanner, .pattern = Pattern::gpt2}};
-  return steps;
-}
-bool has_digit_steps(const TextRules& rules) {
-  return std::ranges::equal(rules.splits, digit_steps(),
-                            [](const SplitStep& a, const SplitStep& b) {
-                              return a.kind == b.kind && a.behaviour == b.behaviour &&
-                                     a.invert == b.invert && a.pattern == b.pattern;
-                            });
-}
-
-std::string_view pre_name(const TextRules& rules) {
-  const Pattern pattern = rules.pattern;
-  if (pattern == Pattern::steps && has_digit_steps(rules)) return digit_names[0];
-  if (pattern == Pattern::steps)
-    fail("gguf",
-         "llama.cpp has no name for this tokenizer's pre_tokenizer, so GGUF cannot store it");
-  const auto it = std::ranges::find(pre_tokenizers, pattern_name(pattern), &PreTokenizer::pattern);
-  if (it == std::end(pre_tokenizers))
-    fail("gguf", "llama.cpp has no name for the pattern {}, so GGUF cannot store it",
-         pattern_name(pattern));
-  return it->name;
-}
-
-void set_pre(VocabularyParts& parts, std::string_view name) {
-  TextRules& rules = parts.text;
-  if (std::ranges::find(digit_names, name) != std::end(digit_names)) {
-    rules.pattern = Pattern::steps;
-    rules.splits = digit_steps();
-    parts.saved.pre_tokenizer =
-        R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, )"
-        R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, )"
-        R"("use_regex": true}]})";
-    return;
-  }
-  for (const PreTokenizer& p : pre_tokenizers)
-    if (p.name == name)
-      if (const auto pattern = pattern_named(p.pattern)) {
-        rules.pattern = *pattern;
-        return;
-      }
-  fail(parts.where,
-       "expected tokenizer.ggml.pre to be one of gpt-2, llama-bpe, qwen2, smollm, got {}",
-       in_quotes(name));
-}
 
 constexpr std::string_view spm_space = "\xe2\x96\x81";  // U+2581
 
@@ -131,7 +74,7 @@ void put_bpe(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
     merges.push_back(as_letters(v.bytes[size_t(m.left)]) + " " +
                      as_letters(v.bytes[size_t(m.right)]));
   keys.set("tokenizer.ggml.model", "gpt2");
-  keys.set("tokenizer.ggml.pre", pre_name(v.text));
+  keys.set("tokenizer.ggml.pre", pre_tokenizer_name(v));
   lists.put(keys);
   keys.set("tokenizer.ggml.merges", merges);
   put_ends(keys, v.bos, v.eos);
@@ -192,15 +135,11 @@ int32_t end_token(const GgufTable& f, const char* key, size_t tokens) {
 VocabularyParts read_bpe(const GgufTable& f) {
   const GgufTokens list(f);
   VocabularyParts parts{.where = f.where};
-  const std::string_view pre = f.text("tokenizer.ggml.pre");
-  set_pre(parts, pre);
-  // llama.cpp derives this from the pattern, so this code must do the same to get equal ids.
-  const bool whole = parts.text.pattern != Pattern::gpt2 && parts.text.pattern != Pattern::steps;
-  if (whole && pre != "qwen2") parts.rule = MergeRule::listed_whole;
+  const GgufPreTokenizer& pre = set_pre_tokenizer(parts, f.text("tokenizer.ggml.pre"));
   parts.bos = end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size());
   parts.eos = end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size());
-  const char* adds_bos = "tokenizer.ggml.add_bos_token";
-  if (parts.bos >= 0 && f.has(adds_bos) && f.flag(adds_bos)) parts.text.before = {parts.bos};
+  const char* key = "tokenizer.ggml.add_bos_token";
+  if (parts.bos >= 0 && (f.has(key) ? f.flag(key) : pre.add_bos)) parts.text.before = {parts.bos};
   TextIds ids;
   for (size_t i = 0; i < list.tokens.size(); ++i) {
     const auto id = int32_t(i);

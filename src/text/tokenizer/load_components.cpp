@@ -244,7 +244,7 @@ class ComponentReader {
     if (known)
       step.pattern = *known;
     else
-      step.regex = compiled(c, regex);
+      step.regex = compiled(c, regex), step.text = regex;
     return step;
   }
 

@@ -53,7 +53,7 @@ struct SplitStep {
   SplitBehaviour behaviour = SplitBehaviour::isolated;
   bool invert = false;  // what is between matches counts as the match
   Pattern pattern = Pattern::gpt2;
-  std::string text = {};
+  std::string text = {};  // the fixed text or the expression
   std::shared_ptr<const SplitRegex> regex = {};
   bool always = false, first = false;  // metaspace: before every part, before the whole text
 };

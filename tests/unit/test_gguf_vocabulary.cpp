@@ -1,0 +1,121 @@
+// Tokenizers inside GGUF files: they give the ids that llama.cpp gives, and come back from the
+// folders they are saved to.
+#include "text/tokenizer/gguf_vocabulary.h"
+
+#include <optional>
+
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/vocabulary.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+namespace {
+
+using test::error_of;
+using test::expect_error;
+using test::TempDir;
+using Ids = std::vector<int32_t>;
+
+std::filesystem::path written(const TempDir& dir, const GgufKeys& keys) {
+  write_gguf(dir / "v.gguf", keys,
+             {{"b", GgmlType::f32, {1}, [] { return std::vector<float>{1}; }}});
+  return dir / "v.gguf";
+}
+
+// Bytes as single tokens, one more of the kind given, and it as bos; a merge, and a token that no
+// merge gives.
+std::filesystem::path bpe_file(const TempDir& dir, int32_t kind, std::optional<bool> add_bos,
+                               const char* pre = "gpt-2") {
+  std::vector<std::string> tokens(byte_letters().begin(), byte_letters().end());
+  std::vector<int32_t> kinds(tokens.size(), 1);
+  tokens.push_back("<s>"), kinds.push_back(kind);
+  tokens.push_back("12"), kinds.push_back(1);
+  tokens.push_back("abc"), kinds.push_back(1);
+  GgufKeys keys;
+  keys.set("general.architecture", "llama");
+  keys.set("tokenizer.ggml.model", "gpt2");
+  keys.set("tokenizer.ggml.pre", pre);
+  keys.set("tokenizer.ggml.tokens", tokens);
+  keys.set("tokenizer.ggml.token_type", kinds);
+  keys.set("tokenizer.ggml.merges", std::vector<std::string>{"1 2"});
+  keys.set("tokenizer.ggml.bos_token_id", uint32_t(256));
+  if (add_bos) keys.set("tokenizer.ggml.add_bos_token", *add_bos);
+  return written(dir, keys);
+}
+
+TEST(GgufVocabulary, KeepsTheBosThatIsAdded) {
+  const TempDir dir;
+  for (const bool adds : {true, false}) {
+    std::vector<int32_t> ids{5};
+    Tokenizer::load(bpe_file(dir, 3, adds)).add_template(ids);
+    EXPECT_EQ(ids.size(), adds ? 2u : 1u);
+  }
+}
+
+// SmolLM's pre-tokenizer, which has a name in llama.cpp, comes from a file and goes into one.
+TEST(GgufVocabulary, KeepsDigitsApartWhereItsNameSaysSo) {
+  const TempDir dir;
+  const auto count = [](const Tokenizer& t) { return t.encode("a 12").size(); };
+  EXPECT_EQ(count(Tokenizer::load(bpe_file(dir, 3, false))), 3u);
+  const Tokenizer smollm = Tokenizer::load(bpe_file(dir, 3, false, "smollm"));
+  EXPECT_EQ(count(smollm), 4u);
+  smollm.save(dir / "saved");
+  EXPECT_EQ(count(Tokenizer::load(dir / "saved")), 4u);
+  GgufKeys keys;
+  put_vocabulary(keys, dir / "saved", 259);
+  EXPECT_NE(keys.bytes().find("smollm"), std::string::npos);
+  expect_error(error_of([&] { Tokenizer::load(bpe_file(dir, 3, false, "falcon")); }),
+               "expected tokenizer.ggml.pre to be one of gpt-2, phi-2, llama-bpe, llama3, ");
+}
+
+TEST(GgufVocabulary, RefusesABosThatStandsForNothing) {
+  const TempDir dir;
+  const std::filesystem::path file = bpe_file(dir, 5, true);
+  EXPECT_NE(error_of([&] { Tokenizer::load(file).save(dir / "out"); }).find("got id 256"),
+            std::string::npos);
+}
+
+// As llama.cpp decides both: by the name, unless the file says whether a bos is added.
+TEST(GgufVocabulary, TakesBosAndWholeWordsFromTheName) {
+  struct Row {
+    const char* pre;
+    bool add_bos, ignore_merges;
+  };
+  const TempDir dir;
+  for (const Row& row :
+       {Row{"gpt-2", false, false}, Row{"phi-2", false, false}, Row{"llama-bpe", true, true},
+        Row{"llama3", true, true}, Row{"llama-v3", true, true}, Row{"smaug-bpe", false, false},
+        Row{"qwen2", false, false}, Row{"gpt-4o", false, false}, Row{"smollm", false, false},
+        Row{"starcoder", false, false}, Row{"refact", false, false},
+        Row{"command-r", false, false}}) {
+    const Tokenizer t = Tokenizer::load(bpe_file(dir, 3, {}, row.pre));
+    Ids ids{5};
+    t.add_template(ids);
+    EXPECT_EQ(ids, row.add_bos ? (Ids{256, 5}) : Ids{5}) << row.pre;
+    EXPECT_EQ(t.encode("abc").size(), row.ignore_merges ? 1u : 3u) << row.pre;
+    ids = {5};
+    Tokenizer::load(bpe_file(dir, 3, false, row.pre)).add_template(ids);
+    EXPECT_EQ(ids, Ids{5}) << row.pre;
+  }
+}
+
+// The name that is written keeps both the pattern and whether words are merged.
+TEST(GgufVocabulary, WritesTheNameThatMergesAlike) {
+  const TempDir dir;
+  for (const char* pre : {"llama-bpe", "smaug-bpe", "qwen2"}) {
+    Tokenizer::load(bpe_file(dir, 3, false, pre)).save(dir / pre);
+    GgufKeys keys;
+    put_vocabulary(keys, dir / pre, 259);
+    EXPECT_EQ(GgufFile(written(dir, keys)).text("tokenizer.ggml.pre"), pre);
+  }
+  std::string json = read_file(dir / "qwen2/tokenizer.json");
+  const std::string off = "\"ignore_merges\": false";
+  json.replace(json.find(off), off.size(), "\"ignore_merges\": true");
+  write_file_atomic(dir / "qwen2/tokenizer.json", json);
+  GgufKeys keys;
+  expect_error(error_of([&] { put_vocabulary(keys, dir / "qwen2", 259); }),
+               "the pattern of qwen2, which does not give token 258");
+}
+
+}  // namespace
+}  // namespace hearth
