@@ -117,5 +117,20 @@ TEST(GgufVocabulary, WritesTheNameThatMergesAlike) {
                "the pattern of qwen2, which does not give token 258");
 }
 
+// A tokenizer that comes without a template of its own is saved with one for what it adds.
+TEST(GgufVocabulary, SavesTheBosThatIsAdded) {
+  const TempDir dir;
+  for (const bool adds : {true, false}) {
+    const Tokenizer read = Tokenizer::load(bpe_file(dir, 3, adds, "llama-bpe"));
+    read.save(dir / "saved");
+    const Tokenizer saved = Tokenizer::load(dir / "saved");
+    for (const Tokenizer& t : {read, saved}) {
+      Ids ids = t.encode_with_special("12abc<s>");
+      t.add_template(ids);
+      EXPECT_EQ(ids, adds ? (Ids{256, 257, 258, 256}) : (Ids{257, 258, 256}));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hearth

@@ -130,6 +130,35 @@ std::string unigram_json(const Vocabulary& v, const std::vector<std::string>& wr
       v.text.unk < 0 ? "null" : std::to_string(v.text.unk), v.text.byte_fallback, pieces);
 }
 
+// A template for what is added around a text, for a tokenizer that came without one.
+nlohmann::json post_processor_json(const Vocabulary& v, const std::vector<std::string>& written) {
+  const TextRules& rules = v.text;
+  if (rules.before.empty() && rules.after.empty()) return nullptr;
+  using nlohmann::json;
+  json special = json::object();
+  const auto around = [&](const char* text, int type, json& items) {
+    const auto add = [&](const char* kind, const std::string& id) {
+      items.push_back({{kind, {{"id", id}, {"type_id", type}}}});
+    };
+    const auto add_token = [&](int32_t id) {
+      const std::string& name = written[size_t(id)];
+      add("SpecialToken", name);
+      special[name] = {{"id", name}, {"ids", json::array({id})}, {"tokens", json::array({name})}};
+    };
+    for (const int32_t id : rules.before) add_token(id);
+    add("Sequence", text);
+    for (const int32_t id : rules.after) add_token(id);
+  };
+  json single = json::array();
+  around("A", 0, single);
+  json pair = single;
+  around("B", 1, pair);
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", pair},
+          {"special_tokens", special}};
+}
+
 std::string tokenizer_json(const Vocabulary& v) {
   const std::vector<std::string> written = written_tokens(v);
   const auto saved = [](const std::string& part, const nlohmann::json& otherwise) {
@@ -151,7 +180,8 @@ std::string tokenizer_json(const Vocabulary& v) {
 )",
       added_json(v), saved(v.saved.normalizer, nullptr),
       saved(v.saved.pre_tokenizer, pre_tokenizer_json(v.text.pattern)),
-      saved(v.saved.post_processor, nullptr), saved(v.saved.decoder, byte_level_json(true)),
+      saved(v.saved.post_processor, post_processor_json(v, written)),
+      saved(v.saved.decoder, byte_level_json(true)),
       v.rule == MergeRule::unigram ? unigram_json(v, written) : bpe_json(v, written));
 }
 
