@@ -251,6 +251,23 @@ TEST(tokenizer_kinds, normalizer_nfc) {
   }
 }
 
+// It would match everywhere and nowhere.
+TEST(tokenizer_kinds, added_token_that_normalises_to_nothing) {
+  json file = bytes_file();
+  file["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  file["added_tokens"].push_back(added(262, "  ", false));
+  EXPECT_EQ(tokenizer_of(file).encode_with_special(std::string("a\0b", 3)).size(), 3u);
+  file["added_tokens"].back()["normalized"] = true;
+  try {
+    tokenizer_of(file);
+    FAIL() << "expected an error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("got id 262, of which the normalizer leaves nothing"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(tokenizer_kinds, added_token_options) {
   json file = bytes_file();
   file["added_tokens"] = json::array({added(261, "<|end|>")});

@@ -61,8 +61,14 @@ void place_tokens(Vocabulary& v, const VocabularyParts& parts) {
   }
 }
 
-void place_added(Vocabulary& v, std::vector<AddedToken> added) {
-  for (AddedToken& t : added) t.sought = t.normalized ? normalised(v, t.text) : t.text;
+void place_added(Vocabulary& v, std::vector<AddedToken> added, const std::string& where) {
+  for (AddedToken& t : added) {
+    t.sought = t.normalized ? normalised(v, t.text) : t.text;
+    if (t.sought.empty())
+      fail(where,
+           "expected added tokens with text, got id {}, of which the normalizer leaves nothing",
+           t.id);
+  }
   std::ranges::stable_sort(added, {}, [](const AddedToken& t) { return -long(t.sought.size()); });
   for (AddedToken& t : added) {
     AddedTokens& place = t.normalized ? v.normalized : v.raw;
@@ -263,7 +269,7 @@ std::shared_ptr<const Vocabulary> make_vocabulary(VocabularyParts parts) {
     for (int b = 0; b < 256; ++b)
       if (const int32_t id = v->byte_ids[size_t(b)]; id >= 0)
         v->bytes[size_t(id)].assign(1, char(b));
-  place_added(*v, std::move(parts.added));
+  place_added(*v, std::move(parts.added), parts.where);
   return v;
 }
 
