@@ -159,6 +159,11 @@ TEST(ChatTemplate, Filters) {
       {"{{ '3.7'|int }} {{ 'x'|int }} {{ 'x'|int(5) }} {{ '2'|float }} {{ 2.5|round }} {{ "
        "2.345|round(2) }}",
        "3 0 5 2.0 2.0 2.35"},
+      {"{{ '1e999'|float }} {{ '-1e999'|float }} {{ '1e-999'|float }} {{ ' 12 '|int }}",
+       "inf -inf 0.0 12"},
+      {"{{ '9223372036854775807'|int }} {{ '1e999'|int(7) }} {{ [[1]]|map("
+       "attribute='99999999999999999999', default=8)|first }}",
+       "9223372036854775807 7 8"},
       {"{{ [1, 2]|sum }} {{ -2|abs }} {{ 3|string + 'x' }} {{ 'a'|safe }}", "3 2 3x a"},
       {"{{ 'a\nb\n\nc'|indent(2) }}|{{ 'a\nb'|indent(1, first=true) }}", "a\n  b\n\n  c| a\n b"},
       {"{{ 'aXbX'|replace('X', 'y') }} {{ 'aaa'|replace('a', 'b', 2) }} {{ 'ab'|replace('', '-') "
@@ -231,6 +236,9 @@ TEST(ChatTemplate, Methods) {
 TEST(ChatTemplate, RefusesWithOneLine) {
   expect_error(refusal("x\n{{ raise_exception('roles must\nalternate') }}"),
                "[t:2] the chat template rejects the messages: roles must alternate");
+  expect_error(refusal("{{ '99999999999999999999'|int }}"), "expected a number within 64 bits");
+  expect_error(refusal("{{ '-9223372036854775809'|int }}"), "expected a number within 64 bits");
+  expect_error(refusal("{{ '1e300'|int }}"), "expected a number within 64 bits");
   expect_error(refusal("{% if %}"), "[t:1] expected an expression, got %}");
   expect_error(refusal("a\n{% for x in y %}"),
                "expected {% endfor %}, got the end of the template");

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <optional>
 
 #include "formats/json.h"
 #include "text/chat/python_str.h"
@@ -25,7 +27,9 @@ Value attribute(Workspace& w, Value v, const Value& path) {
   for (const MarkedText& name : split(*names, ".", -1, Side::left)) {
     int64_t index = 0;
     const char *begin = name.bytes.data(), *end = begin + name.size();
-    const bool number = !name.empty() && std::from_chars(begin, end, index).ptr == end;
+    const auto [stop, error] = std::from_chars(begin, end, index);
+    const bool number = !name.empty() && stop == end;
+    if (error == std::errc::result_out_of_range) index = INT64_MAX;  // beyond any list
     v = item_of(w, v, number ? Value(index) : Value(w.text(name)));
   }
   return v;
@@ -243,6 +247,15 @@ Value filter_indent(Workspace& w, const Value& v, const Args& args) {
   return w.text(indent(text, by, flag_of(args, 1, "first"), flag_of(args, 2, "blank")));
 }
 
+// A float as Python reads it: one that is too large is infinite, one that is too small is zero.
+std::optional<double> float_of(const std::string& text) {
+  double d = 0;
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto [stop, error] = std::from_chars(begin, end, d);
+  if (text.empty() || stop != end) return std::nullopt;
+  return error == std::errc::result_out_of_range ? std::strtod(begin, nullptr) : d;
+}
+
 Value filter_int(Workspace& w, const Value& v, const Args& args) {
   const Value* otherwise = args.find(0, "default");
   const Value fallback = otherwise ? *otherwise : Value(int64_t(0));
@@ -255,8 +268,12 @@ Value filter_int(Workspace& w, const Value& v, const Args& args) {
     const std::string digits = strip(*t, Side::both).bytes;
     const char *begin = digits.data(), *end = begin + digits.size();
     int64_t i = 0;
-    if (!digits.empty() && std::from_chars(begin, end, i).ptr == end) return i;
-    if (digits.empty() || std::from_chars(begin, end, d).ptr != end) return fallback;
+    const auto [stop, error] = std::from_chars(begin, end, i);
+    const bool whole = !digits.empty() && stop == end;
+    if (whole && error == std::errc()) return i;
+    const std::optional<double> read = float_of(digits);
+    if (!read || (!whole && !std::isfinite(*read))) return fallback;
+    d = *read;
   } else {
     return fallback;
   }
@@ -266,13 +283,10 @@ Value filter_int(Workspace& w, const Value& v, const Args& args) {
 
 Value filter_float(Workspace& w, const Value& v, const Args& args) {
   const Value* otherwise = args.find(0, "default");
-  double d = 0;
   if (const auto* i = as<int64_t>(v)) return double(*i);
   if (is_number(v)) return apply(w, Op::mul, v, 1.0);
   if (const Text t = text_of(v)) {
-    const std::string digits = strip(*t, Side::both).bytes;
-    const char *begin = digits.data(), *end = begin + digits.size();
-    if (!digits.empty() && std::from_chars(begin, end, d).ptr == end) return d;
+    if (const std::optional<double> read = float_of(strip(*t, Side::both).bytes)) return *read;
   }
   return otherwise ? *otherwise : Value(0.0);
 }
