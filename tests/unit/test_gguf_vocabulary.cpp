@@ -31,13 +31,14 @@ std::filesystem::path bpe_file(const TempDir& dir, int32_t kind, std::optional<b
   tokens.push_back("<s>"), kinds.push_back(kind);
   tokens.push_back("12"), kinds.push_back(1);
   tokens.push_back("abc"), kinds.push_back(1);
+  tokens.push_back("a" + byte_letters()[0xe6]), kinds.push_back(1);
   GgufKeys keys;
   keys.set("general.architecture", "llama");
   keys.set("tokenizer.ggml.model", "gpt2");
   keys.set("tokenizer.ggml.pre", pre);
   keys.set("tokenizer.ggml.tokens", tokens);
   keys.set("tokenizer.ggml.token_type", kinds);
-  keys.set("tokenizer.ggml.merges", std::vector<std::string>{"1 2"});
+  keys.set("tokenizer.ggml.merges", std::vector<std::string>{"1 2", "a " + byte_letters()[0xe6]});
   keys.set("tokenizer.ggml.bos_token_id", uint32_t(256));
   if (add_bos) keys.set("tokenizer.ggml.add_bos_token", *add_bos);
   return written(dir, keys);
@@ -62,7 +63,7 @@ TEST(GgufVocabulary, KeepsDigitsApartWhereItsNameSaysSo) {
   smollm.save(dir / "saved");
   EXPECT_EQ(count(Tokenizer::load(dir / "saved")), 4u);
   GgufKeys keys;
-  put_vocabulary(keys, dir / "saved", 259);
+  put_vocabulary(keys, dir / "saved", 260);
   EXPECT_NE(keys.bytes().find("smollm"), std::string::npos);
   expect_error(error_of([&] { Tokenizer::load(bpe_file(dir, 3, false, "falcon")); }),
                "expected tokenizer.ggml.pre to be one of gpt-2, phi-2, llama-bpe, llama3, ");
@@ -85,6 +86,7 @@ TEST(GgufVocabulary, TakesBosAndWholeWordsFromTheName) {
   for (const Row& row :
        {Row{"gpt-2", false, false}, Row{"phi-2", false, false}, Row{"llama-bpe", true, true},
         Row{"llama3", true, true}, Row{"llama-v3", true, true}, Row{"smaug-bpe", false, false},
+
         Row{"qwen2", false, false}, Row{"gpt-4o", false, false}, Row{"smollm", false, false},
         Row{"starcoder", false, false}, Row{"refact", false, false},
         Row{"command-r", false, false}}) {
@@ -105,7 +107,7 @@ TEST(GgufVocabulary, WritesTheNameThatMergesAlike) {
   for (const char* pre : {"llama-bpe", "smaug-bpe", "qwen2"}) {
     Tokenizer::load(bpe_file(dir, 3, false, pre)).save(dir / pre);
     GgufKeys keys;
-    put_vocabulary(keys, dir / pre, 259);
+    put_vocabulary(keys, dir / pre, 260);
     EXPECT_EQ(GgufFile(written(dir, keys)).text("tokenizer.ggml.pre"), pre);
   }
   std::string json = read_file(dir / "qwen2/tokenizer.json");
@@ -113,7 +115,7 @@ TEST(GgufVocabulary, WritesTheNameThatMergesAlike) {
   json.replace(json.find(off), off.size(), "\"ignore_merges\": true");
   write_file_atomic(dir / "qwen2/tokenizer.json", json);
   GgufKeys keys;
-  expect_error(error_of([&] { put_vocabulary(keys, dir / "qwen2", 259); }),
+  expect_error(error_of([&] { put_vocabulary(keys, dir / "qwen2", 260); }),
                "the pattern of qwen2, which does not give token 258");
 }
 
@@ -130,6 +132,117 @@ TEST(GgufVocabulary, SavesTheBosThatIsAdded) {
       EXPECT_EQ(ids, adds ? (Ids{256, 257, 258, 256}) : (Ids{257, 258, 256}));
     }
   }
+}
+
+// Pieces by id: <unk> <s> </s>, 256 bytes, then pieces with falling scores.
+struct Pieces {
+  std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
+  std::vector<int32_t> kinds{2, 3, 3};
+  std::vector<float> scores{0, 0, 0};
+  int32_t bos = 1, eos = 2;
+  std::optional<bool> add_bos = {}, add_space_prefix = {};
+  std::string name = "m";
+
+  Pieces() {
+    for (int b = 0; b < 256; ++b) add(fmt::format("<0x{:02X}>", b), 6);
+    for (const char* t : {"\u2581a", "ab", "\u2581ab", "\u2581", "a", "b", "c"}) add(t, 1);
+  }
+  void add(const std::string& text, int32_t kind) {
+    tokens.push_back(text), kinds.push_back(kind), scores.push_back(-float(tokens.size()));
+  }
+  std::filesystem::path write(const TempDir& dir) const {
+    GgufKeys keys;
+    keys.set("general.architecture", "llama");
+    keys.set("general.name", name);
+    keys.set("tokenizer.ggml.model", "llama");
+    keys.set("tokenizer.ggml.tokens", tokens);
+    keys.set("tokenizer.ggml.token_type", kinds);
+    keys.set("tokenizer.ggml.scores", scores);
+    keys.set("tokenizer.ggml.bos_token_id", uint32_t(bos));
+    keys.set("tokenizer.ggml.eos_token_id", uint32_t(eos));
+    if (add_bos) keys.set("tokenizer.ggml.add_bos_token", *add_bos);
+    if (add_space_prefix) keys.set("tokenizer.ggml.add_space_prefix", *add_space_prefix);
+    return written(dir, keys);
+  }
+};
+constexpr int32_t space_a = 259, ab = 260, space_ab = 261, space = 262, b = 264, c = 265;
+
+Ids with_template(const Tokenizer& t, std::string_view text) {
+  Ids ids = t.encode_with_special(text);
+  t.add_template(ids);
+  return ids;
+}
+
+// A file as it is read, after it was saved as a folder, and after that was written as GGUF again.
+std::vector<Tokenizer> all_ways(const TempDir& dir, const Pieces& pieces) {
+  const Tokenizer read = Tokenizer::load(pieces.write(dir));
+  save_gguf_vocabulary(GgufFile(dir / "v.gguf"), dir / "saved");
+  GgufKeys keys;
+  put_vocabulary(keys, dir / "saved", int64_t(pieces.tokens.size()) + 3);
+  return {read, Tokenizer::load(dir / "saved"), Tokenizer::load(written(dir, keys))};
+}
+
+TEST(GgufVocabulary, ReadsSentencePiece) {
+  const TempDir dir;
+  for (const Tokenizer& t : all_ways(dir, Pieces())) {
+    EXPECT_EQ(with_template(t, "ab"), (Ids{1, space_ab}));
+    EXPECT_EQ(with_template(t, "ac"), (Ids{1, space_a, c}));
+    EXPECT_EQ(with_template(t, "cab"), (Ids{1, space, c, ab}));
+    EXPECT_EQ(with_template(t, "c</s>b\n"), (Ids{1, space, c, 2, space, b, 13}));
+    EXPECT_EQ(t.encode("</s>").size(), 5u) << "its text is no special token";
+    EXPECT_EQ(t.decode(t.encode("ab c\u00e9")), "ab c\u00e9");
+    EXPECT_EQ(t.bos(), 1);
+    EXPECT_EQ(t.eos(), 2);
+  }
+}
+
+TEST(GgufVocabulary, HonoursTheFlagsAndKindsOfSentencePiece) {
+  const TempDir dir;
+  Pieces pieces;
+  pieces.add_bos = false, pieces.add_space_prefix = false;
+  pieces.add("<|im_end|>", 3), pieces.add("  ", 4), pieces.add("ca", 5);
+  for (const Tokenizer& t : all_ways(dir, pieces)) {
+    EXPECT_EQ(with_template(t, "ab"), (Ids{ab}));
+    EXPECT_EQ(with_template(t, "c<|im_end|>  b"), (Ids{c, 266, 267, b}));
+    EXPECT_EQ(t.encode("c  b"), (Ids{c, 267, b}));
+    EXPECT_EQ(t.encode("cab"), (Ids{c, ab})) << "an unused piece";
+    EXPECT_EQ(t.special_ids(), (Ids{0, 1, 2, 266, 1, 2, 0}));
+    EXPECT_EQ(t.decode(Ids{space_ab, space_ab}), " ab ab");
+  }
+  pieces.kinds[266] = 7;
+  expect_error(error_of([&] { Tokenizer::load(pieces.write(dir)); }),
+               "expected token types 1 to 6, got 7 for id 266");
+}
+
+// Gemma has bos 2 and eos 1; Phi-3 ends with token 32000 and strips the text after its tokens.
+TEST(GgufVocabulary, ReadsOtherEndsOfSentencePiece) {
+  const TempDir dir;
+  Pieces gemma;
+  std::swap(gemma.tokens[1], gemma.tokens[2]);
+  gemma.bos = 2, gemma.eos = 1, gemma.add_space_prefix = false;
+  for (const Tokenizer& t : all_ways(dir, gemma)) {
+    EXPECT_EQ(with_template(t, "ab<s></s>"), (Ids{2, ab, 2, 1}));
+    EXPECT_EQ(t.eos(), 1);
+    EXPECT_EQ(t.bos(), 2);
+  }
+  Pieces phi;
+  phi.add("<|endoftext|>", 3), phi.add("<|end|>", 4);
+  phi.eos = 266, phi.name = "Phi-3 mini";
+  const Tokenizer t = Tokenizer::load(phi.write(dir));
+  EXPECT_EQ(with_template(t, "<|end|>\n c<|endoftext|> c"),
+            (Ids{1, 267, space, c, 266, space, space, c}));
+  EXPECT_EQ(t.eos(), 266);
+}
+
+TEST(GgufVocabulary, RefusesPiecesWithoutScoresOrBytes) {
+  const TempDir dir;
+  Pieces pieces;
+  pieces.scores.pop_back();
+  expect_error(error_of([&] { Tokenizer::load(pieces.write(dir)); }),
+               "expected a score for each of 266 tokens, got 265");
+  Pieces gap;
+  gap.kinds[3] = 5, gap.kinds[0] = 1;
+  expect_error(error_of([&] { Tokenizer::load(gap.write(dir)); }), "got none for byte 0x00");
 }
 
 }  // namespace

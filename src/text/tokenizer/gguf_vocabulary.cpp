@@ -5,7 +5,9 @@
 #include "formats/json.h"
 #include "sys/error.h"
 #include "text/tokenizer/encode.h"
+#include "text/tokenizer/gguf_pieces.h"
 #include "text/tokenizer/gguf_pre_tokenizer.h"
+#include "text/tokenizer/gguf_tokens.h"
 #include "text/tokenizer/load.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -14,9 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum TokenKind : int32_t { normal = 1, unknown, control, user_defined, unused, byte };
+// Marks a llama2.c vocabulary, which llama.cpp reads like any other of SentencePiece.
+constexpr const char* llama2c_key = "hearth.tokenizer";
+constexpr const char* llama2c_mark = "llama2c";
 
-constexpr std::string_view spm_space = "\xe2\x96\x81";  // U+2581
+using TokenKind = GgufTokenKind;
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   replace_all(text, from, to);
@@ -29,45 +33,15 @@ std::string as_letters(std::string_view bytes) {
   return s;
 }
 
-struct TokenLists {
-  std::vector<std::string> tokens;
-  std::vector<int32_t> kinds;
-
-  void fill(int64_t vocab) {
-    if (int64_t(tokens.size()) > vocab)
-      fail("gguf", "expected a tokenizer with at most the model's {} tokens, got {}", vocab,
-           tokens.size());
-    while (int64_t(tokens.size()) < vocab) add_unused();
-  }
-  void add_unused() {
-    tokens.push_back(fmt::format("[PAD{}]", tokens.size()));
-    kinds.push_back(unused);
-  }
-  void put(GgufKeys& keys) const {
-    keys.set("tokenizer.ggml.tokens", tokens);
-    keys.set("tokenizer.ggml.token_type", kinds);
-  }
-};
-
-void put_ends(GgufKeys& keys, int32_t bos, int32_t eos) {
-  if (bos >= 0) keys.set("tokenizer.ggml.bos_token_id", uint32_t(bos));
-  if (eos >= 0) keys.set("tokenizer.ggml.eos_token_id", uint32_t(eos));
-}
-
 void put_bpe(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
-  TokenLists lists;
-  for (size_t id = 0; id < v.bytes.size(); ++id) {
-    if (!v.known[id]) {
+  GgufTokenLists lists;
+  for (size_t id = 0; id < v.bytes.size(); ++id)
+    if (v.known[id])
+      lists.add(as_letters(v.bytes[id]), TokenKind::normal);
+    else
       lists.add_unused();
-      continue;
-    }
-    lists.tokens.push_back(as_letters(v.bytes[id]));
-    lists.kinds.push_back(normal);
-  }
-  for (const AddedToken& t : added_tokens(v)) {
-    lists.tokens[size_t(t.id)] = t.text;
-    lists.kinds[size_t(t.id)] = t.special ? control : user_defined;
-  }
+  for (const AddedToken& t : added_tokens(v))
+    lists.set(t.id, t.text, t.special ? TokenKind::control : TokenKind::user_defined);
   lists.fill(vocab);
   std::vector<std::string> merges;
   for (const Merge& m : v.merges)
@@ -77,25 +51,24 @@ void put_bpe(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
   keys.set("tokenizer.ggml.pre", pre_tokenizer_name(v));
   lists.put(keys);
   keys.set("tokenizer.ggml.merges", merges);
-  put_ends(keys, v.bos, v.eos);
-  const bool adds_bos = v.bos >= 0 && v.text.before == std::vector<int32_t>{v.bos};
-  if ((!v.text.before.empty() && !adds_bos) || !v.text.after.empty() ||
-      v.text.leading != LeadingSpace::none || v.text.unk >= 0)
-    fail("gguf",
-         "expected a tokenizer whose template adds only bos, got one that GGUF cannot represent");
+  put_gguf_ends(keys, v);
+  if (v.text.leading != LeadingSpace::none || v.text.unk >= 0)
+    fail("gguf", "expected a tokenizer without a leading space and without unk, got another");
   if (!v.text.normal.empty())
     fail("gguf", "expected a tokenizer without a normalizer or with NFC, got another");
-  keys.set("tokenizer.ggml.add_bos_token", adds_bos);
 }
 
-void put_spm(GgufKeys& keys, const VocabularyParts& parts, int64_t vocab) {
-  TokenLists lists;
+void put_llama2c(GgufKeys& keys, const VocabularyParts& parts, int64_t vocab) {
+  GgufTokenLists lists;
   for (const Token& t : parts.tokens) {
     const bool is_byte = t.id >= 3 && t.id < 259;
-    lists.tokens.push_back(t.id == 1   ? "<s>"
-                           : t.id == 2 ? "</s>"
-                                       : replaced(t.bytes, " ", spm_space));
-    lists.kinds.push_back(t.id == 0 ? unknown : t.id < 3 ? control : is_byte ? byte : normal);
+    lists.add(t.id == 1   ? "<s>"
+              : t.id == 2 ? "</s>"
+                          : replaced(t.bytes, " ", space_mark),
+              t.id == 0  ? TokenKind::unknown
+              : t.id < 3 ? TokenKind::control
+              : is_byte  ? TokenKind::byte
+                         : TokenKind::normal);
   }
   lists.fill(vocab);
   std::vector<float> scores = parts.scores;
@@ -104,50 +77,31 @@ void put_spm(GgufKeys& keys, const VocabularyParts& parts, int64_t vocab) {
   keys.set("tokenizer.ggml.pre", "default");
   lists.put(keys);
   keys.set("tokenizer.ggml.scores", scores);
-  put_ends(keys, parts.bos, parts.eos);
+  keys.set("tokenizer.ggml.bos_token_id", uint32_t(parts.bos));
+  keys.set("tokenizer.ggml.eos_token_id", uint32_t(parts.eos));
   keys.set("tokenizer.ggml.unknown_token_id", uint32_t(0));
   keys.set("tokenizer.ggml.add_bos_token", true);
   keys.set("tokenizer.ggml.add_space_prefix", true);
+  keys.set(llama2c_key, llama2c_mark);
 }
 
 // --- reading ---
-
-struct GgufTokens {
-  std::vector<std::string_view> tokens;
-  std::vector<int32_t> kinds;
-
-  explicit GgufTokens(const GgufTable& f)
-      : tokens(f.texts("tokenizer.ggml.tokens")), kinds(f.wholes("tokenizer.ggml.token_type")) {
-    if (tokens.empty() || tokens.size() != kinds.size())
-      fail(f.where, "expected a type for each token, got {} types for {} tokens", kinds.size(),
-           tokens.size());
-  }
-};
-
-int32_t end_token(const GgufTable& f, const char* key, size_t tokens) {
-  if (!f.has(key)) return -1;
-  const int64_t id = f.whole(key);
-  if (id < 0 || id >= int64_t(tokens))
-    fail(f.where, "expected {} below {}, got {}", key, tokens, id);
-  return int32_t(id);
-}
 
 VocabularyParts read_bpe(const GgufTable& f) {
   const GgufTokens list(f);
   VocabularyParts parts{.where = f.where};
   const GgufPreTokenizer& pre = set_pre_tokenizer(parts, f.text("tokenizer.ggml.pre"));
-  parts.bos = end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size());
-  parts.eos = end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size());
-  const char* key = "tokenizer.ggml.add_bos_token";
-  if (parts.bos >= 0 && (f.has(key) ? f.flag(key) : pre.add_bos)) parts.text.before = {parts.bos};
+  parts.bos = list.id_under(f, "tokenizer.ggml.bos_token_id");
+  parts.eos = list.id_under(f, "tokenizer.ggml.eos_token_id");
+  read_gguf_ends(parts, f, pre.add_bos);
   TextIds ids;
-  for (size_t i = 0; i < list.tokens.size(); ++i) {
+  for (size_t i = 0; i < list.size(); ++i) {
     const auto id = int32_t(i);
     const std::string text(list.tokens[i]);
-    if (list.kinds[i] == unused) continue;
+    if (list.kind(i) == TokenKind::unused) continue;
     ids.emplace(text, id);
-    const bool special = list.kinds[i] == control || id == parts.bos || id == parts.eos;
-    if (special || list.kinds[i] == user_defined) {
+    const bool special = list.kind(i) == TokenKind::control || id == parts.bos || id == parts.eos;
+    if (special || list.kind(i) == TokenKind::user_defined) {
       parts.added.push_back({text, id, special});
       continue;
     }
@@ -173,20 +127,18 @@ VocabularyParts read_bpe(const GgufTable& f) {
 std::string llama2c_file(const GgufTable& f) {
   const GgufTokens list(f);
   const std::vector<float> scores = f.numbers("tokenizer.ggml.scores");
-  const int32_t ends[] = {end_token(f, "tokenizer.ggml.bos_token_id", list.tokens.size()),
-                          end_token(f, "tokenizer.ggml.eos_token_id", list.tokens.size())};
-  if ((ends[0] >= 0 && ends[0] != 1) || (ends[1] >= 0 && ends[1] != 2))
-    fail(f.where, "expected bos 1 and eos 2 in a llama vocabulary, got {} and {}", ends[0],
-         ends[1]);
-  if (scores.size() != list.tokens.size())
-    fail(f.where, "expected a score for each of {} tokens, got {}", list.tokens.size(),
-         scores.size());
+  const int32_t bos = list.id_under(f, "tokenizer.ggml.bos_token_id", 1),
+                eos = list.id_under(f, "tokenizer.ggml.eos_token_id", 2);
+  if (bos != 1 || eos != 2)
+    fail(f.where, "expected bos 1 and eos 2 in a llama2.c vocabulary, got {} and {}", bos, eos);
+  if (scores.size() != list.size())
+    fail(f.where, "expected a score for each of {} tokens, got {}", list.size(), scores.size());
   std::string out;
   const auto put = [&](auto x) { out.append(reinterpret_cast<const char*>(&x), sizeof x); };
   int32_t longest = 0;
   put(longest);
-  for (size_t i = 0; i < list.tokens.size(); ++i) {
-    std::string piece = replaced(std::string(list.tokens[i]), spm_space, " ");
+  for (size_t i = 0; i < list.size(); ++i) {
+    std::string piece = replaced(std::string(list.tokens[i]), space_mark, " ");
     if (i == 1 || i == 2) piece = "\n" + piece + "\n";  // cannot occur inside a text
     put(scores[i]);
     put(int32_t(piece.size()));
@@ -204,6 +156,10 @@ bool is_spm(const GgufTable& f) {
   return model == "llama";
 }
 
+bool is_llama2c(const GgufTable& f) {
+  return is_spm(f) && f.has(llama2c_key) && f.text(llama2c_key) == llama2c_mark;
+}
+
 }  // namespace
 
 void put_vocabulary(GgufKeys& keys, const fs::path& tokenizer, int64_t vocab) {
@@ -212,14 +168,9 @@ void put_vocabulary(GgufKeys& keys, const fs::path& tokenizer, int64_t vocab) {
     return;
   }
   VocabularyParts parts = read_tokenizer(tokenizer);
-  if (parts.text.pieces)
-    fail("gguf",
-         "expected a byte-level tokenizer or a llama2.c one, got SentencePiece pieces in {}",
-         parts.where);
-  if (parts.rule == MergeRule::llama2c)
-    put_spm(keys, parts, vocab);
-  else
-    put_bpe(keys, *make_vocabulary(std::move(parts)), vocab);
+  if (parts.rule == MergeRule::llama2c) return put_llama2c(keys, parts, vocab);
+  const auto v = make_vocabulary(std::move(parts));
+  v->text.pieces ? put_gguf_pieces(keys, *v, vocab) : put_bpe(keys, *v, vocab);
 }
 
 bool has_vocabulary(const GgufTable& f) {
@@ -229,14 +180,12 @@ bool has_vocabulary(const GgufTable& f) {
 }
 
 VocabularyParts read_gguf_vocabulary(const GgufTable& f) {
-  return is_spm(f) ? parse_llama2c_vocabulary(llama2c_file(f), f.where) : read_bpe(f);
+  if (is_llama2c(f)) return parse_llama2c_vocabulary(llama2c_file(f), f.where);
+  return is_spm(f) ? read_gguf_pieces(f) : read_bpe(f);
 }
 
 void save_gguf_vocabulary(const GgufTable& f, const fs::path& dir) {
-  if (!is_spm(f)) {
-    Tokenizer(make_vocabulary(read_bpe(f))).save(dir);
-    return;
-  }
+  if (!is_llama2c(f)) return Tokenizer(make_vocabulary(read_gguf_vocabulary(f))).save(dir);
   const std::string file = llama2c_file(f);
   const size_t size = parse_llama2c_vocabulary(file, f.where).tokens.size();
   write_file_atomic(dir / fmt::format("tok{}.bin", size), file);

@@ -1,5 +1,5 @@
-// A tokenizer inside a GGUF file: byte-level BPE (called "gpt2" by llama.cpp), or a llama2.c
-// vocabulary stored as SentencePiece ("llama").
+// A tokenizer inside a GGUF file: byte-level BPE (called "gpt2" by llama.cpp), or SentencePiece
+// ("llama"), which a llama2.c vocabulary is stored as, too.
 #pragma once
 
 #include <filesystem>
