@@ -86,10 +86,10 @@ TEST(GgufVocabulary, TakesBosAndWholeWordsFromTheName) {
   for (const Row& row :
        {Row{"gpt-2", false, false}, Row{"phi-2", false, false}, Row{"llama-bpe", true, true},
         Row{"llama3", true, true}, Row{"llama-v3", true, true}, Row{"smaug-bpe", false, false},
-
-        Row{"qwen2", false, false}, Row{"gpt-4o", false, false}, Row{"smollm", false, false},
-        Row{"starcoder", false, false}, Row{"refact", false, false},
-        Row{"command-r", false, false}}) {
+        Row{"dbrx", false, false}, Row{"deepseek-v3", false, false},
+        Row{"deepseek-r1-qwen", false, false}, Row{"qwen2", false, false},
+        Row{"gpt-4o", false, false}, Row{"smollm", false, false}, Row{"starcoder", false, false},
+        Row{"refact", false, false}, Row{"command-r", false, false}}) {
     const Tokenizer t = Tokenizer::load(bpe_file(dir, 3, {}, row.pre));
     Ids ids{5};
     t.add_template(ids);
@@ -104,7 +104,7 @@ TEST(GgufVocabulary, TakesBosAndWholeWordsFromTheName) {
 // The name that is written keeps both the pattern and whether words are merged.
 TEST(GgufVocabulary, WritesTheNameThatMergesAlike) {
   const TempDir dir;
-  for (const char* pre : {"llama-bpe", "smaug-bpe", "qwen2"}) {
+  for (const char* pre : {"llama-bpe", "dbrx", "qwen2"}) {
     Tokenizer::load(bpe_file(dir, 3, false, pre)).save(dir / pre);
     GgufKeys keys;
     put_vocabulary(keys, dir / pre, 260);
@@ -243,6 +243,27 @@ TEST(GgufVocabulary, RefusesPiecesWithoutScoresOrBytes) {
   Pieces gap;
   gap.kinds[3] = 5, gap.kinds[0] = 1;
   expect_error(error_of([&] { Tokenizer::load(gap.write(dir)); }), "got none for byte 0x00");
+}
+
+// OLMo 2, DeepSeek-V3 and its distillations.
+TEST(GgufVocabulary, ReadsTheNamesOfOtherFamilies) {
+  struct Row {
+    const char *pre, *back;
+    size_t digits, letters;  // tokens of "12" and of a letter before an ideograph
+  };
+  const TempDir dir;
+  for (const Row& row : {Row{"dbrx", "dbrx", 1, 3}, Row{"deepseek-v3", "deepseek-v3", 1, 4},
+                         Row{"deepseek-r1-qwen", "qwen2", 2, 3}}) {
+    const Tokenizer read = Tokenizer::load(bpe_file(dir, 3, {}, row.pre));
+    read.save(dir / row.pre);
+    for (const Tokenizer& t : {read, Tokenizer::load(dir / row.pre)}) {
+      EXPECT_EQ(t.encode("12").size(), row.digits) << row.pre;
+      EXPECT_EQ(t.encode("a\u6f22").size(), row.letters) << row.pre;
+    }
+    GgufKeys keys;
+    put_vocabulary(keys, dir / row.pre, 260);
+    EXPECT_EQ(GgufFile(written(dir, keys)).text("tokenizer.ggml.pre"), row.back);
+  }
 }
 
 }  // namespace

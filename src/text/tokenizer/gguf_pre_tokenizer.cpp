@@ -16,6 +16,18 @@ constexpr std::string_view digit_steps =
     R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, )"
     R"("use_regex": true}]})";
 
+constexpr std::string_view deepseek_v3_steps =
+    R"json({"type": "Sequence", "pretokenizers": [)json"
+    R"json({"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}"}, )json"
+    R"json("behavior": "Isolated", "invert": false}, )json"
+    R"json({"type": "Split", "pattern": {"Regex": "[一-龥぀-ゟ゠-ヿ]+"}, )json"
+    R"json("behavior": "Isolated", "invert": false}, )json"
+    R"json({"type": "Split", "pattern": {"Regex": "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~])json"
+    R"json([A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|)json"
+    R"json(\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": false}, )json"
+    R"json({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, )json"
+    R"json("use_regex": false}]})json";
+
 // As llama.cpp's vocabulary loader has them. Of rows that mean the same, the first is written.
 constexpr GgufPreTokenizer pre_tokenizers[] = {
     {"gpt-2", Pattern::gpt2},
@@ -23,9 +35,12 @@ constexpr GgufPreTokenizer pre_tokenizers[] = {
     {.name = "llama-bpe", .pattern = Pattern::llama3, .ignore_merges = true, .add_bos = true},
     {.name = "llama3", .pattern = Pattern::llama3, .ignore_merges = true, .add_bos = true},
     {.name = "llama-v3", .pattern = Pattern::llama3, .ignore_merges = true, .add_bos = true},
+    {"dbrx", Pattern::llama3},
     {"smaug-bpe", Pattern::llama3},
     {"qwen2", Pattern::qwen2},
+    {"deepseek-r1-qwen", Pattern::qwen2},
     {"gpt-4o", Pattern::o200k},
+    {.name = "deepseek-v3", .pattern = Pattern::steps, .steps = deepseek_v3_steps},
     {.name = "smollm", .pattern = Pattern::steps, .steps = digit_steps},
     {.name = "starcoder", .pattern = Pattern::steps, .steps = digit_steps},
     {.name = "refact", .pattern = Pattern::steps, .steps = digit_steps},
@@ -54,6 +69,10 @@ bool same_steps(const std::vector<SplitStep>& a, const std::vector<SplitStep>& b
 bool splits_alike(const GgufPreTokenizer& p, const TextRules& rules) {
   if (p.pattern != rules.pattern) return false;
   if (p.pattern != Pattern::steps) return true;
+  const bool regex = p.steps.find("Regex") != p.steps.npos;
+  if (regex != std::ranges::any_of(rules.splits,
+                                   [](const SplitStep& s) { return s.kind == SplitKind::regex; }))
+    return false;  // and nothing to compile
   VocabularyParts parts;
   read_steps(parts, p.steps);
   return same_steps(parts.text.splits, rules.splits);
