@@ -7,6 +7,7 @@
 #include "model/decoder.h"
 #include "model/files/folder.h"
 #include "model/files/gguf_model.h"
+#include "text/chat/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/train.h"
 #include "tokenizer_data.h"
@@ -212,6 +213,35 @@ TEST(Convert, CarriesWhatBelongsToAModel) {
   EXPECT_EQ(after.eos(), before.eos());
   EXPECT_EQ(after.bos(), before.bos());
   EXPECT_EQ(Tokenizer::load(dir / "m.gguf").encode(text), before.encode(text));
+}
+
+TEST(Convert, KeepsNamedChatTemplates) {
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a");
+  small_tokenizer().save(dir / "a");
+  json config = read_json(dir / "a" / "tokenizer_config.json");
+  config["chat_template"] = {{{"name", "default"}, {"template", "plain"}},
+                             {{"name", "tool_use"}, {"template", "tools"}}};
+  write_file_atomic(dir / "a" / "tokenizer_config.json", config.dump());
+  convert_model({.from = dir / "a", .to = dir / "b", .gguf = dir / "m.gguf"}, *m.backend);
+  const GgufFile f(dir / "m.gguf");
+  EXPECT_EQ(f.text("tokenizer.chat_template"), "plain");
+  EXPECT_EQ(f.text("tokenizer.chat_template.tool_use"), "tools");
+  EXPECT_EQ(f.texts("tokenizer.chat_templates"), std::vector<std::string_view>{"tool_use"});
+  convert_model({.from = dir / "m.gguf", .to = dir / "c", .gguf = dir / "n.gguf"}, *m.backend);
+  for (const char* from : {"b", "m.gguf", "c", "n.gguf"}) {
+    const ChatTemplate chat = ChatTemplate::load(dir / from);
+    ChatRequest request{.messages = nlohmann::ordered_json::array()};
+    EXPECT_EQ(chat.render(request).bytes, "plain") << from;
+    request.variables = {{"tools", nlohmann::ordered_json::array()}};
+    EXPECT_EQ(chat.render(request).bytes, "tools") << from;
+  }
+  config["chat_template"] = {{{"name", "a-b"}, {"template", ""}},
+                             {{"name", "a_b"}, {"template", ""}}};
+  write_file_atomic(dir / "a" / "tokenizer_config.json", config.dump());
+  expect_error(error_of([&] { convert_model({.from = dir / "a", .gguf = dir / "x"}, *m.backend); }),
+               "expected chat templates of different names, got \"a_b\" twice");
 }
 
 TEST(Convert, AStoryModelKeepsItsTokenizer) {

@@ -13,6 +13,7 @@
 #include "model/files/folder.h"
 #include "model/files/gguf_model.h"
 #include "sys/error.h"
+#include "text/chat/chat_template.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -93,21 +94,11 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   write_file_atomic(to, MappedFile(from).bytes());
 }
 
-// The chat template in a GGUF file or beside a folder's tokenizer; empty: none.
-std::string chat_template_of(const ModelSource& source) {
+// The chat template in a GGUF file or beside a folder's tokenizer, unchanged; null: none.
+ordered_json chat_template_of(const ModelSource& source) {
   const fs::path& path = fs::is_directory(source.tokenizer()) ? source.tokenizer() : source.path();
-  if (path.extension() == ".gguf") {
-    const GgufFile file(path);
-    return file.has("tokenizer.chat_template") ? std::string(file.text("tokenizer.chat_template"))
-                                               : "";
-  }
-  if (!fs::is_directory(path)) return {};
-  if (const fs::path own = path / "chat_template.jinja"; fs::exists(own)) return read_file(own);
-  const fs::path config = path / "tokenizer_config.json";
-  if (!fs::exists(config)) return {};
-  const json j = read_json(config, {.max_bytes = 16 << 20});
-  const json value = j.is_object() ? j.value("chat_template", json()) : json();
-  return value.is_string() ? value.get<std::string>() : "";
+  const bool may_have = path.extension() == ".gguf" || fs::is_directory(path);
+  return may_have ? written_chat_template(path) : ordered_json();
 }
 
 void write_tokenizer(const fs::path& dir, const ModelSource& source) {
@@ -126,9 +117,12 @@ void write_tokenizer(const fs::path& dir, const ModelSource& source) {
   } else if (!tokenizer.empty()) {
     copy_whole(tokenizer, dir / tokenizer.filename());
   }
-  if (const std::string text = chat_template_of(source);
-      !text.empty() && !fs::exists(dir / "chat_template.jinja"))
-    write_file_atomic(dir / "chat_template.jinja", text);
+  const ordered_json chat = chat_template_of(source);
+  if (fs::exists(dir / "chat_template.jinja")) return;
+  if (chat.is_string())
+    write_file_atomic(dir / "chat_template.jinja", chat.get<std::string>());
+  else if (!ChatTemplate::exists(dir))
+    write_chat_template(dir, chat);
 }
 
 // The special token ids of the source's config.json (eos may be a list), else those of the

@@ -7,6 +7,7 @@
 #include "model/files/gguf_keys.h"
 #include "model/files/gguf_tensors.h"
 #include "sys/error.h"
+#include "text/chat/gguf_chat_template.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 
 namespace hearth::inline model {
@@ -89,7 +90,7 @@ int64_t write_gguf_model(const fs::path& path, const ModelConfig& config, ParamS
   c.mtp = 0;  // llama.cpp's deepseek2 has no such modules
   GgufKeys keys = model_keys(c, type, spec);
   put_vocabulary(keys, spec.tokenizer, c.vocab);
-  if (!spec.chat_template.empty()) keys.set("tokenizer.chat_template", spec.chat_template);
+  put_gguf_chat_template(keys, spec.chat_template);
 
   int64_t widened = 0;
   std::vector<GgufTensorToWrite> tensors = gguf_tensors(c, type, store);

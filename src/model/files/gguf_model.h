@@ -2,6 +2,8 @@
 // llama.cpp has too.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include "core/params.h"
 #include "formats/gguf/gguf.h"
 #include "model/files/model_file.h"
@@ -14,8 +16,8 @@ OpenedModel open_gguf(const std::filesystem::path&);
 struct GgufSpec {
   GgmlType type = GgmlType::f32;  // for matrices; vectors and learned positions stay f32
   std::string name = {};
-  std::filesystem::path tokenizer = {};  // path for Tokenizer::load; empty: none
-  std::string chat_template = {};
+  std::filesystem::path tokenizer = {};       // path for Tokenizer::load; empty: none
+  nlohmann::ordered_json chat_template = {};  // one text, or a list of named ones
 };
 
 // Returns the number of matrices stored in a wider type because their row length does not fit

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "formats/gguf/gguf.h"
 #include "formats/json.h"
 #include "sys/files/files.h"
+#include "text/chat/gguf_chat_template.h"
 #include "text/chat/python_str.h"
 #include "text/chat/request.h"
 
@@ -97,11 +97,8 @@ void ChatTemplate::add(std::string_view name, std::string_view source, std::stri
 
 namespace {
 
-constexpr const char* gguf_template = "tokenizer.chat_template";
-
-// The template in a GGUF file, with the special tokens that it may refer to.
-ChatTemplate of_gguf(const fs::path& path) {
-  const GgufFile f(path);
+// The special tokens of a GGUF file that its template may refer to.
+ordered_json special_tokens_of(const GgufTable& f) {
   ordered_json tokens = ordered_json::object();
   if (f.has("tokenizer.ggml.tokens"))
     for (const char* name : {"bos", "eos"}) {
@@ -110,16 +107,16 @@ ChatTemplate of_gguf(const fs::path& path) {
       if (!f.has(key)) continue;
       const int64_t id = f.whole(key);
       if (id < 0 || id >= int64_t(all.size()))
-        fail(path.string(), "expected {} below {}, got {}", key, all.size(), id);
+        fail(f.where, "expected {} below {}, got {}", key, all.size(), id);
       tokens[fmt::format("{}_token", name)] = std::string(all[size_t(id)]);
     }
-  return ChatTemplate(f.text(gguf_template), path.string(), tokens);
+  return tokens;
 }
 
 }  // namespace
 
 bool ChatTemplate::exists(const fs::path& dir) {
-  if (dir.extension() == ".gguf") return GgufFile(dir).has(gguf_template);
+  if (dir.extension() == ".gguf") return !gguf_chat_template(GgufFile(dir)).is_null();
   if (fs::exists(dir / "chat_template.jinja")) return true;
   const fs::path config = dir / "tokenizer_config.json";
   if (!fs::exists(config)) return false;
@@ -128,28 +125,35 @@ bool ChatTemplate::exists(const fs::path& dir) {
 }
 
 ChatTemplate ChatTemplate::load(const fs::path& dir) {
-  if (dir.extension() == ".gguf") return of_gguf(dir);
+  ChatTemplate all;
+  const auto add_all = [&](const ordered_json& source, const std::string& where) {
+    const std::vector<NamedTemplate> list = named_templates(source, where);
+    for (const auto& [name, text] : list)
+      all.add(name, text, source.is_string() ? where : where + " " + name);
+  };
+  if (dir.extension() == ".gguf") {
+    const GgufFile f(dir);
+    const ordered_json source = gguf_chat_template(f);
+    if (source.is_null())
+      fail(f.where, "this file has no chat template: expected tokenizer.chat_template");
+    all.tokens_ = special_tokens_of(f);
+    add_all(source, dir.string());
+    return all;
+  }
   const fs::path file = dir / "chat_template.jinja", config_file = dir / "tokenizer_config.json";
   const ordered_json config =
       fs::exists(config_file) ? ordered_json(read_json(config_file)) : ordered_json::object();
-  const ordered_json tokens = special_tokens(config);
-  if (fs::exists(file)) return ChatTemplate(read_file(file), file.string(), tokens);
+  all.tokens_ = special_tokens(config);
   const ordered_json source = config.value("chat_template", ordered_json());
-  const std::string where = config_file.string() + " chat_template";
-  if (source.is_string()) return ChatTemplate(source.get<std::string>(), where, tokens);
-  if (!source.is_array() || source.empty())
+  if (fs::exists(file)) {
+    add_all(read_file(file), file.string());
+    return all;
+  }
+  if (!source.is_string() && (!source.is_array() || source.empty()))
     fail(dir.string(),
          "this folder has no chat template: expected chat_template.jinja, or chat_template in "
          "tokenizer_config.json");
-  ChatTemplate all;
-  all.tokens_ = tokens;
-  for (const ordered_json& entry : source) {
-    const bool whole = entry.is_object() && entry.value("name", ordered_json()).is_string() &&
-                       entry.value("template", ordered_json()).is_string();
-    if (!whole) fail(where, "expected a name and a template in every entry");
-    const std::string name = entry["name"], text = entry["template"];
-    all.add(name, text, where + " " + name);
-  }
+  add_all(source, config_file.string() + " chat_template");
   return all;
 }
 
@@ -251,7 +255,7 @@ std::vector<int32_t> answer_ends(const fs::path& dir, const ChatTemplate& chat,
 
 nlohmann::ordered_json written_chat_template(const std::filesystem::path& dir) {
   if (!ChatTemplate::exists(dir)) return {};
-  if (dir.extension() == ".gguf") return std::string(GgufFile(dir).text("tokenizer.chat_template"));
+  if (dir.extension() == ".gguf") return gguf_chat_template(GgufFile(dir));
   if (fs::exists(dir / "chat_template.jinja")) return read_file(dir / "chat_template.jinja");
   const std::filesystem::path config = dir / "tokenizer_config.json";
   return parse_ordered_json(read_file(config), config.string()).at("chat_template");
