@@ -114,9 +114,9 @@ void print_text(const std::vector<Completion>& all, const std::string& echoed) {
   }
 }
 
-// Warns if --max-tokens ended a constrained text early.
+// Warns if --max-tokens ended a constrained text before it matched.
 void say_if_cut(const std::vector<Completion>& all) {
-  const auto cut = [](const Completion& c) { return c.finish_reason == "length"; };
+  const auto cut = [](const Completion& c) { return c.finish_reason == "length" && !c.matches; };
   if (std::ranges::any_of(all, cut))
     say("hearth: the text is not complete: --max-tokens ended it before it matched\n");
 }
@@ -195,7 +195,7 @@ void run_generate(const GenerateFlags& flags) {
   flush();
   for (const Completion& c : all)
     if (say_if_clipped(c, asked, config.context)) break;
-  if (request.constraint) say_if_cut(all);
+  say_if_cut(all);
   say("{} tokens, prompt {}: first token {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}{}\n",
       all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
       all[0].finish_reason, backend->describe(), engine.stats().cache, drafts_of(engine.stats()));

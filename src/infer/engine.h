@@ -42,6 +42,7 @@ struct Completion {
   std::vector<TokenLogprob> logprobs;  // of the tokens, on request
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt[1..]; the first token is not predicted
   std::string finish_reason;                  // stop | length | cancelled
+  bool matches = true;                        // the constraint, if there is one
   double score = 0;                           // beam search: the ranking score
   double queue_ms = 0;                        // from submit() or run() to the first step
   double ttft_ms = 0;                         // from submit() or run() to the first token

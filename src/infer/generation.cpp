@@ -95,6 +95,7 @@ std::string Generation::append(int32_t token, std::optional<TokenLogprob> logpro
 
 void Generation::finish(const char* reason) {
   completion.finish_reason = reason;
+  completion.matches = !cursor_ || cursor_->accepts();
   const int64_t count = int64_t(completion.tokens.size());
   if (count == 0) return;
   const double to_first = std::chrono::duration<double>(first_ - job_->start).count();

@@ -120,7 +120,15 @@ TEST(ConstrainedEngine, EndsByLengthAndByErrors) {
   const auto backend = make_cpu_backend(1);
   Constrained c(*backend);
   Engine e = c.model.engine(c.spec());
-  EXPECT_EQ(e.run(std::vector{c.request(by_schema, 1, 3, 4)})[0][0].finish_reason, "length");
+  // A text that is cut may match all the same.
+  const ConstraintSpec letters{.kind = Kind::regex, .text = "[a-z]*", .where = "r"};
+  for (const auto& [spec, matches] : {std::pair{by_schema, false}, {letters, true}}) {
+    Request cut = c.request(spec, 1, 3, 4);
+    cut.sampling.min_tokens = 4;
+    const Completion r = e.run(std::vector{cut})[0][0];
+    EXPECT_EQ(r.finish_reason, "length");
+    EXPECT_EQ(r.matches, matches) << r.text;
+  }
   Request beams = c.request(by_schema, 1, 3);
   beams.beams = 2;
   EXPECT_NE(message_of([&] { e.run(std::vector{beams}); }).find("beams"), std::string::npos);
