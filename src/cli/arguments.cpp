@@ -190,6 +190,17 @@ std::string remedy(const std::string& meant, const CLI::App& command) {
   return fmt::format("{} --help lists them", full_name(command));
 }
 
+// A misspelled command is an error before its flags are, also with --help.
+void expect_command(const CLI::App& command, const std::vector<std::string>& given) {
+  std::vector<std::string> names;
+  for (const CLI::App* s : subcommands(command)) names.push_back(s->get_name());
+  size_t depth = 0;  // words of `given` that name the command
+  for (const CLI::App* at = command.get_parent(); at; at = at->get_parent()) ++depth;
+  if (names.empty() || depth >= given.size() || given[depth].starts_with("-")) return;
+  fail_usage(command.get_name(), "expected a command, got {}; {}", in_quotes(given[depth]),
+             remedy(near(given[depth], names), command));
+}
+
 std::string quoted_for_shell(const std::string& word) {
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) ||
@@ -389,6 +400,7 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     std::string flag = name_in(a);
     if (flag.starts_with("--no-")) flag = "--" + flag.substr(5);
     seen.insert(flag);
+  expect_command(*command, given);
   }
   std::vector<std::string> args = given;
   for (std::string& a : args)
@@ -425,9 +437,7 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
   CLI::App* command = find_command(app, given);
   const std::string where = command == &app ? "hearth" : command->get_name();
   if (dynamic_cast<const CLI::ExtrasError*>(&e) || dynamic_cast<const CLI::RequiredError*>(&e)) {
-    std::vector<std::string> names;
-    for (CLI::App* s : subcommands(*command)) names.push_back(s->get_name());
-    if (names.empty()) explain_leftover(*command);
+    if (subcommands(*command).empty()) explain_leftover(*command);
     const std::vector<std::string> known = flag_names(*command);
     for (const std::string& a : given) {
       const std::string flag = name_in(a);
@@ -436,10 +446,6 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
         fail_usage(where, "expected a known flag, got {}; {}", flag,
                    remedy(meant_flag(flag, *command), *command));
     }
-    for (const std::string& a : given)
-      if (!names.empty() && a != command->get_name() && !a.starts_with("-"))
-        fail_usage(where, "expected a command, got {}; {}", in_quotes(a),
-                   remedy(near(a, names), *command));
   }
   std::string text = e.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
