@@ -372,6 +372,14 @@ void append_settings(std::vector<std::string>& args, std::set<std::string>& seen
   }
 }
 
+// --steps alone sets the length of a run. Files may name both, as every config.toml does.
+void expect_epochs_count(const std::vector<std::string>& args, bool of_run) {
+  const std::string steps = value_of(args, "--steps");
+  if (steps.empty() || steps == "0") return;
+  fail_usage("--epochs", "has no effect: the length of the run is --steps {}; leave {}", steps,
+             of_run ? "it out, or extend the run by a larger --steps" : "one of them out");
+}
+
 // The recipe that a command which takes one is given; empty: none.
 std::string recipe_in(const CLI::App& command, const std::vector<std::string>& args) {
   const CLI::Option* o = command.get_option_no_throw("--recipe");
@@ -392,6 +400,7 @@ void allow_config_files(CLI::App& app) {
 
 std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::string>& given) {
   CLI::App* command = find_command(app, given);
+  expect_command(*command, given);
   if (command == &app || !subcommands(*command).empty()) return given;
   expect_values(*command, given);
   std::set<std::string> seen;
@@ -400,7 +409,6 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     std::string flag = name_in(a);
     if (flag.starts_with("--no-")) flag = "--" + flag.substr(5);
     seen.insert(flag);
-  expect_command(*command, given);
   }
   std::vector<std::string> args = given;
   for (std::string& a : args)
@@ -414,6 +422,7 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     if (value && *value && seen.insert(flag).second)
       append(args, *command, flag, {value}, environment_name(flag));
   }
+  const bool epochs = seen.contains("--epochs");
   const ConfigFile file{.path = value_of(args, "--config")};
   if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
   if (const std::string name = recipe_in(*command, args); !name.empty()) {
@@ -423,12 +432,14 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
   // The settings of a run that is resumed come last: those of files have to agree with them, as
   // flags do.
   ConfigFile run = file_of_run(*command, args);
-  if (!run.of_run) return args;
-  if (go_to_start_folder(value_of(args, "--run"), args))
-    run.path = (std::filesystem::path(value_of(args, "--run")) / "config.toml").string();
-  if (!file.path.empty())
-    say("hearth: settings from {}; those that it does not name from {}\n", file.path, run.path);
-  append_settings(args, seen, *command, run, read_toml(run.path));
+  if (run.of_run) {
+    if (go_to_start_folder(value_of(args, "--run"), args))
+      run.path = (std::filesystem::path(value_of(args, "--run")) / "config.toml").string();
+    if (!file.path.empty())
+      say("hearth: settings from {}; those that it does not name from {}\n", file.path, run.path);
+    append_settings(args, seen, *command, run, read_toml(run.path));
+  }
+  if (epochs) expect_epochs_count(args, run.of_run);
   return args;
 }
 

@@ -77,6 +77,11 @@ class AlignCommands : public testing::Test {
             "1e-3",      "--holdout",  "0.2",          "--epochs", "4",
             "--threads", "2",          "--json",       "--dtype",  "fp32"};
   }
+  static Arguments for_steps(Arguments call, const char* steps) {
+    const auto epochs = std::find(call.begin(), call.end(), "--epochs");
+    epochs[0] = "--steps", epochs[1] = steps;
+    return call;
+  }
 
   // A run killed after its first checkpoint and resumed, against one left alone.
   void expect_same_after_kill(const Arguments& whole, const fs::path& run, const Arguments& killed,
@@ -182,10 +187,9 @@ TEST_F(AlignCommands, DpoRefusesTheReferenceOfAnotherModelOrOtherData) {
 
 // Checkpoints identify the reference and the data. The file is a cache that may be lost.
 TEST_F(AlignCommands, DpoWithoutItsReferenceFileIsTheSameRun) {
-  const Arguments four{"--steps", "4"};
   const fs::path run = folder / "run", file = run / "reference.json", other = folder / "other";
-  json_of(hearth::run(folder, dpo(folder / "whole") + four));
-  json_of(hearth::run(folder, dpo(run) + four + Arguments{"--stop-after-step", "2"}));
+  json_of(hearth::run(folder, for_steps(dpo(folder / "whole"), "4")));
+  json_of(hearth::run(folder, for_steps(dpo(run), "4") + Arguments{"--stop-after-step", "2"}));
   fs::remove(file);
   write_served_folder(other);
   write_file_atomic(other / "config.json", read_file(other / "config.json") + "\n");
@@ -214,8 +218,8 @@ TEST_F(AlignCommands, DpoRefusesPairsThatMoveToTheHeldOutOnes) {
   split_at(40);
   Arguments call = dpo(folder / "run", folder / "first.jsonl");
   *(std::find(call.begin(), call.end(), "--holdout") + 1) = "0";
-  json_of(hearth::run(folder, call + Arguments{"--val", (folder / "rest.jsonl").string(), "--steps",
-                                               "2", "--stop-after-step", "1"}));
+  json_of(hearth::run(folder, for_steps(call, "2") + Arguments{"--val", folder / "rest.jsonl",
+                                                               "--stop-after-step", "1"}));
   const Arguments resume{"dpo", "--run", (folder / "run").string(), "--resume", "--json"};
   split_at(39);
   expect_error(hearth::run(folder, resume), 1, "the data that the run began with");
@@ -265,7 +269,6 @@ TEST_F(AlignCommands, CheckpointsKeepTheEndsOfAnswers) {
                     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|system|>{% endfor %}"
                     "{% if add_generation_prompt %}<|assistant|>{% endif %}");
   const json wanted = {256, 7, closes};
-  const Arguments one{"--steps", "1"};
   const auto ends = [&](const fs::path& run) {
     const json j =
         read_json(*find_newest_valid(run / "checkpoints").dir / "generation_config.json");
@@ -273,11 +276,11 @@ TEST_F(AlignCommands, CheckpointsKeepTheEndsOfAnswers) {
     EXPECT_EQ(j.value("top_k", 0), 20);
     return j.at("eos_token_id");
   };
-  json_of(hearth::run(folder, sft(folder / "sft") + one));
+  json_of(hearth::run(folder, for_steps(sft(folder / "sft"), "1")));
   EXPECT_EQ(ends(folder / "sft"), wanted);
-  json_of(hearth::run(folder, sft(folder / "lora") + one + Arguments{"--lora", "2"}));
+  json_of(hearth::run(folder, for_steps(sft(folder / "lora"), "1") + Arguments{"--lora", "2"}));
   EXPECT_EQ(ends(folder / "lora"), wanted);
-  json_of(hearth::run(folder, dpo(folder / "dpo") + one));
+  json_of(hearth::run(folder, for_steps(dpo(folder / "dpo"), "1")));
   EXPECT_EQ(ends(folder / "dpo"), wanted);
 }
 
@@ -312,7 +315,7 @@ TEST_F(AlignCommands, RowsThatAreLeftOutAreSaidWithTheReason) {
   const fs::path file = folder / "rows.jsonl";
   const auto short_run = [&](Arguments call) {
     *(std::find(call.begin(), call.end(), "--holdout") + 1) = "0";
-    return hearth::run(folder, call + Arguments{"--steps", "1"});
+    return hearth::run(folder, for_steps(call, "1"));
   };
   write_file_atomic(file, turns("user") + turns("assistant") + turns("user"));
   const Ran some = short_run(sft(folder / "some", file));

@@ -137,6 +137,25 @@ TEST_P(ExampleTasks, EpochsAreExtendedNeverCut) {
   EXPECT_EQ(done(again("--epochs", 4))["steps"], 2 * n);
 }
 
+// A run whose length is a number of steps has no use for epochs.
+TEST_P(ExampleTasks, EpochsBesideStepsAreRefused) {
+  expect_error(run(folder, call(folder / "both", "--epochs 3")), 2,
+               "[--epochs] has no effect: the length of the run is --steps 5; leave one of them");
+  EXPECT_FALSE(fs::exists(folder / "both"));
+  const fs::path begun = folder / "run";
+  done(run(folder, call(begun, "--json --stop-after-step 1")));
+  const Arguments resume{task(), "--run", begun, "--resume", "--json", "--threads", "1"};
+  expect_error(run(folder, resume + Arguments{"--epochs", "50"}), 2,
+               "[--epochs] has no effect: the length of the run is --steps 5; leave it out, or "
+               "extend the run by a larger --steps");
+  // The settings of a run name both, and may be those of another run.
+  const Arguments config{"--config", begun / "config.toml"};
+  EXPECT_EQ(done(run(folder, Arguments{task(), "--run", folder / "again", "--threads", "1",
+                                       "--json"} + config))["steps"],
+            5);
+  EXPECT_EQ(done(run(folder, resume))["steps"], 5);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tasks, ExampleTasks, testing::Values("sft", "dpo"),
                          [](const auto& info) { return std::string(info.param); });
 
