@@ -136,7 +136,7 @@ struct Bench {
                   {.max_batch = flags.batch,
                    .context = context,
                    .step_tokens = flags.step_tokens,
-                   .speculate = flags.speculation.tokens,
+                   .speculate = flags.speculation.guesses(),
                    .draft = flags.speculation.source(),
                    .reuse_prefixes = false,
                    .cache = cache,

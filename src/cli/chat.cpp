@@ -252,7 +252,7 @@ void run_conversation(ConversationFlags& flags) {
   ServedModel model(std::move(source), *backend, weights,
                     {.max_batch = 1,
                      .context = flags.context,
-                     .speculate = flags.speculation.tokens,
+                     .speculate = flags.speculation.guesses(),
                      .draft = draft,
                      .cache = cache});
   if (!model.context_note().empty())

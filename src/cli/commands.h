@@ -65,9 +65,11 @@ CacheFormat cache_format(const std::string& name);
 struct Speculation {
   int64_t tokens = 0;
   std::string draft = "lookup";
+  const CLI::Option* draft_flag = nullptr;
 
-  Draft source() const;  // an unknown name is an error
-  bool on() const { return tokens > 0 || source() != Draft::lookup; }
+  Draft source() const;     // an unknown name is an error
+  int64_t guesses() const;  // 0: none, or one per module
+  bool on() const { return guesses() > 0 || source() != Draft::lookup; }
 };
 void add_speculation(CLI::App&, Speculation&);
 

@@ -10,6 +10,7 @@
 #include "cuda/backend.h"
 #include "formats/fields.h"
 #include "formats/json.h"
+#include "infer/draft.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -165,17 +166,23 @@ Draft Speculation::source() const {
   fail_usage("--draft", "expected lookup or mtp, got {}", in_quotes(draft));
 }
 
+int64_t Speculation::guesses() const {
+  const bool asked = draft_flag && draft_flag->count() > 0;
+  return tokens == 0 && asked && source() == Draft::lookup ? lookup_guesses : tokens;
+}
+
 void add_speculation(CLI::App& c, Speculation& s) {
   c.add_option("--speculate", s.tokens,
-               "draft tokens per sequence and step; does not change the output. 0: none, or with "
-               "--draft mtp one per module")
+               fmt::format("draft tokens per sequence and step; does not change the output. 0: "
+                           "none, or {} with --draft lookup, one per module with --draft mtp",
+                           lookup_guesses))
       ->capture_default_str()
       ->check(between(0, 64));
-  c.add_option(
-       "--draft", s.draft,
-       "where draft tokens come from: lookup (earlier text), or mtp (the model's modules of "
-       "multi-token prediction)")
-      ->capture_default_str();
+  s.draft_flag =
+      c.add_option("--draft", s.draft,
+                   "where draft tokens come from: lookup (earlier text), or mtp (the model's "
+                   "modules of multi-token prediction)")
+          ->capture_default_str();
 }
 
 void add_batch_invariant(CLI::App& c, bool& to) {

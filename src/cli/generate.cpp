@@ -136,7 +136,9 @@ Request complete(const GenerateFlags& flags) {
   if (r.sampling.logprobs >= 0 && !flags.common.json)
     fail_usage("--logprobs", "--logprobs needs --json");
   r.prompt_logprobs = flags.echo && r.sampling.logprobs >= 0;
-  flags.speculation.source();  // reports a wrong name before the model is loaded
+  if (flags.speculation.on() && r.beams > 1)
+    fail_usage(flags.speculation.tokens > 0 ? "--speculate" : "--draft",
+               "has no effect: --beams {} makes no drafts; leave it out", r.beams);
   return r;
 }
 
@@ -165,7 +167,7 @@ void run_generate(const GenerateFlags& flags) {
       int64_t(std::max<size_t>(request.prompt.size(), 1)) + std::max<int64_t>(asked, 0);
   EngineSpec spec{.max_batch = std::max<int64_t>(request.beams, std::clamp(request.n, 1, 16)),
                   .context = asked < 0 ? 0 : std::min(config.context, room),
-                  .speculate = flags.speculation.tokens,
+                  .speculate = flags.speculation.guesses(),
                   .draft = flags.speculation.source(),
                   .cache = cache,
                   .tokenizer = &tokenizer};

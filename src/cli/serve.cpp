@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "infer/draft.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -120,6 +121,8 @@ void run_serve(const ServeFlags& flags) {
   ServeConfig config;
   flags.config.apply(config);
   config.check();
+  if (flags.config.given("draft") && config.draft == Draft::lookup && config.speculate == 0)
+    config.speculate = lookup_guesses;
   if (flags.cache_gib < 0 || flags.cache_gib > 1e6)
     fail_usage("--cache-gib", "expected a size in GiB of 0 or more, got {}", flags.cache_gib);
   // Check the paths before the port is announced: models load while the port answers 503.

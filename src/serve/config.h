@@ -31,7 +31,8 @@ struct ServeConfig {
     v("queue", queue,
       "maximum sequences waiting for the batch of a model; more are rejected with 429");
     v("speculate", speculate,
-      "draft tokens verified per sequence and step; 0: none, or with --draft mtp one per module");
+      "draft tokens verified per sequence and step; 0: none, or 4 with --draft lookup, one per "
+      "module with --draft mtp");
     v("draft", draft,
       "where draft tokens come from: earlier text, or modules of multi-token prediction");
     v("max_json_depth", max_json_depth, "maximum nesting of a request's JSON");

@@ -370,6 +370,10 @@ TEST_F(AlignCommands, BadInputIsOneLine) {
   expect_error(hearth::run(folder, dpo(folder / "bad") + Arguments{"--beta", "0"}), 2, "beta");
   expect_error(hearth::run(folder, dpo(folder / "bad") + Arguments{"--label-smoothing", "0.1"}), 2,
                "cdpo");
+  for (const std::string loss : {"cdpo", "robust"})  // without smoothing they are the sigmoid loss
+    expect_error(hearth::run(folder, dpo(folder / "bad") + Arguments{"--loss", loss}), 2,
+                 "[--label-smoothing] expected a share above 0 and below 0.5 for --loss " + loss +
+                     ", got 0");
   EXPECT_FALSE(fs::exists(folder / "bad/config.toml"));
 }
 

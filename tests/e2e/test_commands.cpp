@@ -198,6 +198,13 @@ TEST(Commands, FromStoriesToText) {
             first["tokens"]);
   EXPECT_EQ(json_of(run(folder, generate + Arguments{"--speculate", "3"}))["tokens"],
             first["tokens"]);
+  // Naming the source of drafts is enough to ask for them.
+  const Ran drafted = run(folder, generate + Arguments{"--draft", "lookup"});
+  EXPECT_EQ(json_of(drafted)["tokens"], first["tokens"]);
+  EXPECT_NE(drafted.err.find(", drafts accepted "), std::string::npos) << drafted.err;
+  for (const Arguments& drafts : {Arguments{"--speculate", "3"}, {"--draft", "lookup"}})
+    expect_error(run(folder, generate + drafts + Arguments{"--beams", "3"}), 2,
+                 "[" + drafts[0] + "] has no effect: --beams 3 makes no drafts; leave it out");
   expect_error(run(folder, {"generate", "--model", folder / "none", "--prompt", "x"}), 1, "none");
 }
 

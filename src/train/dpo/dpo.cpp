@@ -189,9 +189,9 @@ class DpoTask : public ExampleTask {
 void check_loss(const DpoConfig& c) {
   if (!(c.beta > 0)) fail_usage("--beta", "expected a number above 0, got {}", c.beta);
   const bool smoothed = c.loss == DpoLoss::cdpo || c.loss == DpoLoss::robust;
-  if (!(c.label_smoothing >= 0 && c.label_smoothing < 0.5))
-    fail_usage("--label-smoothing", "expected a share from 0 to below 0.5, got {}",
-               c.label_smoothing);
+  if (!(c.label_smoothing >= 0 && c.label_smoothing < 0.5) || (smoothed && c.label_smoothing == 0))
+    fail_usage("--label-smoothing", "expected a share {} below 0.5 for --loss {}, got {}",
+               smoothed ? "above 0 and" : "from 0 to", enum_name(c.loss), c.label_smoothing);
   if (c.label_smoothing > 0 && !smoothed)
     fail_usage("--label-smoothing", "expected it with --loss cdpo or robust, got {}",
                enum_name(c.loss));
