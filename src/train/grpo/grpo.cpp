@@ -50,8 +50,7 @@ class GrpoTask : public Task {
     if (held_) rewards_.check(held_->rows());
   }
 
-  // False: interrupted by a signal. Tests the reward programs before there is a run folder to clean
-  // up.
+  // Tests the reward programs before there is a run folder. False: interrupted by a signal.
   bool probe() { return rewards_.probe(train_.rows()[0], spec_.stop); }
 
   std::string_view kind() const override { return "grpo"; }
@@ -304,6 +303,10 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   expect_settings(spec, settings);
   TrainedModel model(open_base(c.model, c.lora), c.lora, backend, storage_dtype(c.dtype),
                      c.offload);
+  // The default may exceed a short context.
+  if (c.max_completion > model.config.context && c.max_completion != GrpoConfig().max_completion)
+    fail_usage("--max-completion", "expected 1 to the model's {} tokens, got {}",
+               model.config.context, c.max_completion);
   model.tokenizer = tokenizer_beside(*model.source, model.config);
   // Checkpoints name the model that the run began from. With adapters it is their base.
   if (model.base.is_null()) model.base = model_digest(*model.source);

@@ -25,9 +25,8 @@ void GrpoConfig::check() const {
   check_run(steps);
   expect_at_least(0, "--beta", beta), expect_at_least(0, "--epsilon", epsilon);
   expect_at_least(0, "--epsilon-high", epsilon_high), expect_at_least(0, "--kl-target", kl_target);
-  expect_at_least(0, "--importance-cap", importance_cap),
-      expect_at_least(0, "--rollout-batch", rollout_batch);
-  positive("--reward-start", reward_start);
+  expect_at_least(0, "--importance-cap", importance_cap), positive("--reward-start", reward_start);
+  expect_at_least(0, "--rollout-batch", rollout_batch);
   if (kl_target > 0 && beta == 0)
     fail_usage("--kl-target", "expected a --beta to begin with, got 0");
   if (!(epsilon < 1)) fail_usage("--epsilon", "expected less than 1, got {}", epsilon);
