@@ -167,15 +167,15 @@ class Run {
     if (steps_ < before)
       fail_usage("--steps", "expected at least the {} steps that the run was begun for, got {}",
                  before, steps_);
-    if (steps_ == before || config_.schedule == Schedule::constant) return;
     const auto lr = [&](int64_t total) {
-      return config_.lr * schedule_factor(config_.schedule_spec(total), state_.step);
+      const double factor = schedule_factor(config_.schedule_spec(total), state_.step);
+      return fmt::format("{:.3g}", config_.lr * factor);
     };
+    if (lr(before) == lr(steps_)) return;
     spec_.tell(fmt::format(
         "the run now ends at step {} instead of {}: at step {} the learning rate of --schedule {} "
-        "changes from {:.3g} to {:.3g}",
-        steps_, before, state_.step, names_of(config_.schedule)[size_t(config_.schedule)],
-        lr(before), lr(steps_)));
+        "changes from {} to {}",
+        steps_, before, state_.step, enum_name(config_.schedule), lr(before), lr(steps_)));
   }
 
   void introduce() const {

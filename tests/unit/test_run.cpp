@@ -233,6 +233,14 @@ TEST_F(RunTest, IsExtendedAndSaysWhatTheScheduleDoes) {
   expect_error(error_of([&] { go([](ChosenLosses& t) { t.total = 15; }); }), "steps = 20, not 15");
 }
 
+TEST_F(RunTest, SaysNothingOfALearningRateThatStays) {
+  config.schedule = Schedule::linear, config.lr = 1, config.lr_floor = 1;
+  go([](ChosenLosses& t) { t.total = 10; });
+  spec.resume = true;
+  EXPECT_EQ(go([](ChosenLosses& t) { t.total = 20; }).steps, 20);
+  EXPECT_EQ(said.find("learning rate"), said.npos) << said;
+}
+
 // A length that is refused changes nothing in the folder.
 TEST_F(RunTest, ARefusedLengthLeavesTheRunAsItWas) {
   go([](ChosenLosses& t) { t.total = 10; });
