@@ -142,8 +142,9 @@ void bench_train(const BenchFlags& f) {
   const double tokens = double(s.B * s.T) / t.seconds;
   const double flops = tokens * train_flops_per_token(s.model, s.T);
   nlohmann::ordered_json j =
-      bench_line(*backend, "train", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T), tokens,
-                 "tokens/s");
+      bench_line(*backend, "train",
+                 fmt::format("{} {} {}x{}", name_over_preset(f.preset, f.model), f.dtype, s.B, s.T),
+                 tokens, "tokens/s");
   j["recompute"] = f.recompute;
   j["optimizer"] = f.optimizer;
   j["offload"] = f.offload;
@@ -159,8 +160,8 @@ void bench_train(const BenchFlags& f) {
   fmt::print(
       "{} {} batch {} x {}: {:.1f} tokens/s, {:.1f} ms per step, {:.1f} GFLOP/s, {:.0f}% of the "
       "{:.0f} GFLOP/s measured for a large matrix product\n",
-      f.preset, f.dtype, s.B, s.T, tokens, 1e3 * t.seconds, flops * 1e-9, 100 * flops / peak,
-      peak * 1e-9);
+      name_over_preset(f.preset, f.model), f.dtype, s.B, s.T, tokens, 1e3 * t.seconds, flops * 1e-9,
+      100 * flops / peak, peak * 1e-9);
   if (!f.profile) return;
   double total = 0;
   for (const auto& [name, seconds] : t.profile) total += seconds;
@@ -195,7 +196,8 @@ void bench_fit(const BenchFlags& f) {
   const int64_t most = std::max<int64_t>(1, most_fit_tokens / s.T);
   const int64_t best = largest_fit(s, most, budget.bytes());
   nlohmann::ordered_json j =
-      bench_line(*backend, "fit", fmt::format("{} {} {}x{}", f.preset, f.dtype, s.B, s.T),
+      bench_line(*backend, "fit",
+                 fmt::format("{} {} {}x{}", name_over_preset(f.preset, f.model), f.dtype, s.B, s.T),
                  double(need.total()), "bytes");
   j["weights"] = need.weights, j["masters"] = need.masters, j["gradients"] = need.gradients;
   j["optimizer_state"] = need.optimizer_state, j["activations"] = need.activations;
@@ -214,8 +216,8 @@ void bench_fit(const BenchFlags& f) {
     j["over_plan"] = measured / double(need.total()) - 1;
   }
   if (f.common.json) return print_json(j);
-  fmt::print("{} {} batch {} x {}, recompute {}\n{}\n", f.preset, f.dtype, s.B, s.T, f.recompute,
-             describe(need));
+  fmt::print("{} {} batch {} x {}, recompute {}\n{}\n", name_over_preset(f.preset, f.model),
+             f.dtype, s.B, s.T, f.recompute, describe(need));
   fmt::print("activation arena {:.3f} GiB, lower bound {:.3f} GiB, {:.2f}% above\n",
              double(need.activations) / gib, double(need.activation_bound) / gib,
              100 * (double(need.activations) / double(need.activation_bound) - 1));

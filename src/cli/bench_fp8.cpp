@@ -86,7 +86,7 @@ struct Fp8Speed {
 };
 
 struct Fp8Point {
-  std::string preset;
+  std::string model;
   Fp8Batch batch;
   bool custom_norms = false;  // other norms than GPT-2's
   Fp8Speed bf16 = {}, fp8 = {};
@@ -140,11 +140,11 @@ constexpr double fp8_gib = 1 << 30;
 void show(const Fp8BenchFlags& f, const Backend& backend, const Fp8Point& p) {
   if (!f.common.json)
     return fmt::print("{:<14}{:<28}{:>12.0f}{:>12.0f}{:>7.2f}{:>10.2f}{:>8.2f}{:>9.2f}{:>7.2f}\n",
-                      p.preset, p.batch.name(), p.bf16.tokens_per_s, p.fp8.tokens_per_s, p.ratio(),
+                      p.model, p.batch.name(), p.bf16.tokens_per_s, p.fp8.tokens_per_s, p.ratio(),
                       double(p.bf16.bytes) / fp8_gib, double(p.fp8.bytes) / fp8_gib, p.bf16.first_s,
                       p.fp8.first_s);
   nlohmann::ordered_json j =
-      result_line(backend, "training", fmt::format("{} fp8, {}", p.preset, p.batch.name()),
+      result_line(backend, "training", fmt::format("{} fp8, {}", p.model, p.batch.name()),
                   p.fp8.tokens_per_s, "tokens/s");
   j["more"] = fmt::format(
       "median of {} steps; {:.2f} GiB planned, bf16 {:.2f}; first step after {:.2f} s, bf16 {:.2f}",
@@ -199,7 +199,7 @@ void compare_speed(const Fp8BenchFlags& f, Backend& backend) {
         say("hearth: {}, {}: does not fit in memory\n", preset, batch.name());
         continue;
       }
-      points.push_back({.preset = preset,
+      points.push_back({.model = name_over_preset(preset, f.model),
                         .batch = batch,
                         .custom_norms = model.norm != Norm::layer || model.qk_norm != QkNorm::none,
                         .bf16 = *bf16,
@@ -282,9 +282,9 @@ void compare_loss(const Fp8BenchFlags& f, Backend& backend) {
       gaps.push_back(fp8.back() - bf16.back());
     }
     const Fp8Mean a(bf16), b(fp8), gap(gaps);
-    const std::string what =
-        fmt::format("loss of {} with {} in fp8, {} steps of {} tokens", c.preset,
-                    enum_name(c.optimizer), f.loss_steps, f.tokens_per_step);
+    const std::string what = fmt::format("loss of {} with {} in fp8, {} steps of {} tokens",
+                                         name_over_preset(c.preset, f.model),
+                                         enum_name(c.optimizer), f.loss_steps, f.tokens_per_step);
     if (!f.common.json) {
       fmt::print(
           "{}\n  bf16  {:.4f} +- {:.4f}  ({})\n  fp8   {:.4f} +- {:.4f}  ({})\n"

@@ -42,6 +42,12 @@ ModelConfig bench_grpo_model(const BenchGrpoFlags& f, const GrpoConfig& c) {
   return m.resolve();
 }
 
+std::string bench_grpo_shape(const BenchGrpoFlags& f, const GrpoConfig& c) {
+  return fmt::format("{} {} {} prompts of {} x {} x {}{}", name_over_preset(f.preset, f.model),
+                     enum_name(c.dtype), c.prompts, f.prompt_tokens, c.group, c.max_completion,
+                     c.invariant() ? " batch-invariant" : "");
+}
+
 std::vector<EncodedPrompt> random_prompts(const BenchGrpoFlags& f, const GrpoConfig& c,
                                           const ModelConfig& m, const PromptRow& row,
                                           std::mt19937_64& bits) {
@@ -88,9 +94,7 @@ void bench_grpo(const BenchGrpoFlags& f) {
   const StepFindings& s = steps[steps.size() / 2];
   const StepSplit& t = s.seconds;
 
-  const std::string shape = fmt::format("{} {} {} prompts of {} x {} x {}{}", f.preset,
-                                        enum_name(c.dtype), c.prompts, f.prompt_tokens, c.group,
-                                        c.max_completion, c.invariant() ? " batch-invariant" : "");
+  const std::string shape = bench_grpo_shape(f, c);
   nlohmann::ordered_json j =
       bench_line(*backend, "grpo", shape, double(s.batch.tokens) / t.total, "completion tokens/s");
   j["rollout_tokens_per_s"] = double(s.batch.tokens) / t.decode;

@@ -207,11 +207,11 @@ void bench_batch(const InferFlags& f) {
   const double bandwidth = measure_bandwidth(*b.backend);
   const double bound = double(f.batch) * bandwidth / (weights + cached);
   const EngineStats s = engine.stats();
-  nlohmann::ordered_json j =
-      bench_line(*b.backend, "infer",
-                 fmt::format("{} {} batch {} prompt {} new {}{}", f.preset, b.weights_name(),
-                             f.batch, f.prompt, f.made, b.constrained.name()),
-                 total, "tokens/s");
+  nlohmann::ordered_json j = bench_line(
+      *b.backend, "infer",
+      fmt::format("{} {} batch {} prompt {} new {}{}", name_over_preset(f.preset, f.model),
+                  b.weights_name(), f.batch, f.prompt, f.made, b.constrained.name()),
+      total, "tokens/s");
   j["decode_tokens_per_s"] = decode;
   j["ttft_ms"] = r.all_first;
   j["prompt_tokens_per_s"] = 1e3 * double(f.batch * f.prompt) / r.all_first;
@@ -226,9 +226,9 @@ void bench_batch(const InferFlags& f) {
   fmt::print(
       "{} {} batch {}, prompt {} + {} new{}: {:.1f} tokens/s; first token after {:.1f} ms, then "
       "{:.1f} tokens/s, {:.0f}% of the {:.0f} that a bandwidth of {:.1f} GB/s allows; {:.2f} GiB\n",
-      f.preset, b.weights_name(), f.batch, f.prompt, f.made, b.constrained.name(), total,
-      r.all_first, decode, 100 * decode / bound, bound, bandwidth * 1e-9,
-      double(peak_bytes(*b.backend)) / (1 << 30));
+      name_over_preset(f.preset, f.model), b.weights_name(), f.batch, f.prompt, f.made,
+      b.constrained.name(), total, r.all_first, decode, 100 * decode / bound, bound,
+      bandwidth * 1e-9, double(peak_bytes(*b.backend)) / (1 << 30));
 }
 
 // Unequal requests, all submitted at the start.
@@ -256,8 +256,8 @@ void bench_workload(const InferFlags& f) {
   const double rate = 1e3 * double(r.tokens) / r.end;
   nlohmann::ordered_json j =
       bench_line(*b.backend, "infer",
-                 fmt::format("{} {} workload {} batch {}{}", f.preset, b.weights_name(), f.workload,
-                             f.batch, b.constrained.name()),
+                 fmt::format("{} {} workload {} batch {}{}", name_over_preset(f.preset, f.model),
+                             b.weights_name(), f.workload, f.batch, b.constrained.name()),
                  rate, "tokens/s");
   j["ttft_ms"] = percentiles(r.first);
   j["itl_ms"] = percentiles(r.gaps);
@@ -271,8 +271,9 @@ void bench_workload(const InferFlags& f) {
   fmt::print(
       "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; time to first token {:.0f} ms "
       "(median), {:.0f} ms (p99); between tokens {:.1f} ms (median), {:.1f} ms (p99)\n",
-      f.preset, b.weights_name(), f.workload, f.batch, rate, percentile(r.first, 0.5),
-      percentile(r.first, 0.99), percentile(r.gaps, 0.5), percentile(r.gaps, 0.99));
+      name_over_preset(f.preset, f.model), b.weights_name(), f.workload, f.batch, rate,
+      percentile(r.first, 0.5), percentile(r.first, 0.99), percentile(r.gaps, 0.5),
+      percentile(r.gaps, 0.99));
 }
 
 }  // namespace

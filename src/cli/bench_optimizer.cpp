@@ -107,8 +107,9 @@ void bench_optimizer(const BenchOptimizerFlags& f) {
   const double peak = flops > 0 ? measure_peak(*backend, products) : 0;
   const double floor = bytes / bandwidth + (flops > 0 ? flops / peak : 0);
 
-  const std::string shape = fmt::format("{} {} {} {}{}", f.preset, enum_name(dtype), f.optimizer,
-                                        f.group, f.offload ? " offload" : "");
+  const std::string shape =
+      fmt::format("{} {} {} {}{}", name_over_preset(f.preset, f.model), enum_name(dtype),
+                  f.optimizer, f.group, f.offload ? " offload" : "");
   nlohmann::ordered_json j = bench_line(*backend, "optimizer", shape, 1e3 * t.seconds, "ms");
   j["parameters"] = store.count();
   j["waited_ms"] = 1e3 * t.wall;

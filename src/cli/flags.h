@@ -73,6 +73,15 @@ class FieldFlags {
   }
   bool given(const std::string& field) const { return given_.contains(field); }
   bool any_given() const { return !given_.empty(); }
+  // The fields that were given, in their order, with their values: " layers 2 dim 64".
+  std::string given_text() const {
+    std::string text;
+    C{}.visit([&](const char* name, auto&, const char*) {
+      if (const auto it = given_.find(name); it != given_.end())
+        text += fmt::format(" {} {}", flag_name(name).substr(2), fmt::join(it->second, ","));
+    });
+    return text;
+  }
 
   void apply(C& config) const {
     config.visit([&](const char* name, auto& field, const char*) {

@@ -48,6 +48,10 @@ ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelCon
   return c;
 }
 
+std::string name_over_preset(const std::string& name, const FieldFlags<ModelConfig>& flags) {
+  return name + flags.given_text();
+}
+
 void expect_layout(const ModelConfig& c) {
   if (c.layout.empty()) return;
   const std::string_view written = enum_name(hf_type(c));

@@ -48,7 +48,8 @@ TEST(Bench, InferCountsEveryToken) {
       folder, bench + Arguments{"--batch", "3", "--prompt", "70", "--new", "9", "--repeats", "1"}));
   for (const char* key : {"device", "commit", "shape", "value", "unit", "ttft_ms", "share"})
     EXPECT_TRUE(batch.contains(key)) << key;
-  EXPECT_EQ(batch["shape"], "tiny fp32 batch 3 prompt 70 new 9");
+  const std::string model = "tiny vocab 300 layers 1 dim 32 heads 2 kv-heads 1 hidden 64";
+  EXPECT_EQ(batch["shape"], model + " fp32 batch 3 prompt 70 new 9");
   EXPECT_GT(batch["value"].get<double>(), 0);
   const auto mix = json_of(run(folder, bench + Arguments{"--workload", "4", "--batch", "2"}));
   EXPECT_GE(mix["output_tokens"].get<int64_t>(), 4 * 100);
@@ -67,11 +68,12 @@ TEST(Bench, InferTimesConstrainedText) {
                         "1",        "--batch", "2",        "--kv-heads", "1"};
   const auto j =
       json_of(run(folder, bench + Arguments{"--tokenizer", tokenizer, "--json-schema", schema}));
-  EXPECT_EQ(j["shape"], "tiny fp32 batch 2 prompt 4 new 9 json-schema");
+  const std::string model = "tiny layers 1 dim 32 heads 2 kv-heads 1 hidden 64";
+  EXPECT_EQ(j["shape"], model + " fp32 batch 2 prompt 4 new 9 json-schema");
   EXPECT_GT(j["value"].get<double>(), 0);
   EXPECT_EQ(json_of(run(folder,
                         bench + Arguments{"--tokenizer", tokenizer, "--regex", "[a-z]+"}))["shape"],
-            "tiny fp32 batch 2 prompt 4 new 9 regex");
+            model + " fp32 batch 2 prompt 4 new 9 regex");
   expect_error(run(folder, bench + Arguments{"--regex", "a"}), 2, "needs --tokenizer");
   expect_error(run(folder, bench + Arguments{"--tokenizer", tokenizer, "--regex", "(?=a)"}), 2,
                "lookahead");

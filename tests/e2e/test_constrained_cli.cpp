@@ -31,8 +31,8 @@ TEST(ConstrainedCommands, GenerateAndChat) {
   EXPECT_TRUE(std::regex_search(word.out, std::regex("[a-c]{3}-\\d\\d"))) << word.out;
   // Only a text that was cut before it matched is not complete.
   for (const auto& [regex, cut] : {std::pair{"a*", false}, {"a{9}", true}}) {
-    const auto r = out({"generate", "--prompt", "x", "--regex", regex, "--max-tokens", "5",
-                        "--min-tokens", "5"});
+    const auto r = out(
+        {"generate", "--prompt", "x", "--regex", regex, "--max-tokens", "5", "--min-tokens", "5"});
     EXPECT_EQ(r.out, "aaaaa\n");
     EXPECT_EQ(r.err.find("not complete") != std::string::npos, cut) << r.err;
   }

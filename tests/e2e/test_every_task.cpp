@@ -150,9 +150,10 @@ TEST_P(ExampleTasks, EpochsBesideStepsAreRefused) {
                "extend the run by a larger --steps");
   // The settings of a run name both, and may be those of another run.
   const Arguments config{"--config", begun / "config.toml"};
-  EXPECT_EQ(done(run(folder, Arguments{task(), "--run", folder / "again", "--threads", "1",
-                                       "--json"} + config))["steps"],
-            5);
+  EXPECT_EQ(
+      done(run(folder, Arguments{task(), "--run", folder / "again", "--threads", "1", "--json"} +
+                           config))["steps"],
+      5);
   EXPECT_EQ(done(run(folder, resume))["steps"], 5);
 }
 

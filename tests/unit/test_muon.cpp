@@ -308,8 +308,9 @@ TEST(Muon, OtherOptimizersRefuseItsSettings) {
            {{.muon_scale = MuonScale::spectral}, "--muon-scale"},
            {{.cautious_decay = true}, "--cautious-decay"}}) {
     EXPECT_EQ(message_of([&c = c] { c.check(true); }), "no error") << flag;
-    EXPECT_EQ(message_of([&c = c] { c.check(false); }),
-              "[" + flag + "] has no effect: only --optimizer muon and normuon use it; leave it out");
+    EXPECT_EQ(
+        message_of([&c = c] { c.check(false); }),
+        "[" + flag + "] has no effect: only --optimizer muon and normuon use it; leave it out");
   }
   EXPECT_EQ(message_of([] { MuonConfig{}.check(false); }), "no error");
 }
