@@ -50,8 +50,9 @@ std::vector<std::string> model_names(const std::vector<std::string>& models,
       for (const std::string& path : models) given.push_back(end_of_path(path, parts));
       if (repeated(given).empty()) return given;
     }
+    const auto twice = std::ranges::find(given, repeated(given)) - given.begin();
     fail_usage("--model", "expected different models, got {} twice; --name tells them apart",
-               repeated(given));
+               models[size_t(twice)]);
   }
   if (given.size() != models.size())
     fail_usage("--name", "expected a name for each of {} models or none, got {}", models.size(),
@@ -66,8 +67,13 @@ std::vector<std::string> model_names(const std::vector<std::string>& models,
 // `name` is empty for the only model.
 std::unique_ptr<ServedModel> load_served(const ServeFlags& flags, const std::string& path,
                                          const std::string& name, Backend& backend,
-                                         WeightFormat format) {
+                                         WeightFormat format, Draft draft) {
   ModelSource source = ModelSource::open(path, flags.adapter);
+  if (draft == Draft::mtp && source.config().mtp == 0)
+    fail_usage("--draft",
+               "expected a model with modules of multi-token prediction (mtp), got {} without: use "
+               "--draft lookup",
+               path);
   if (flags.context > source.config().context)
     fail_usage("--context", "expected 1 to {}, the context of {}, got {}", source.config().context,
                path, flags.context);
@@ -85,8 +91,9 @@ std::vector<NamedModel> load_all(const ServeFlags& flags, const std::vector<std:
                                  Backend& backend, WeightFormat format, const EngineSpec& spec) {
   std::vector<NamedModel> models;
   for (size_t i = 0; i < names.size(); ++i)
-    models.push_back({names[i], load_served(flags, flags.models[i],
-                                            names.size() > 1 ? names[i] : "", backend, format)});
+    models.push_back(
+        {names[i], load_served(flags, flags.models[i], names.size() > 1 ? names[i] : "", backend,
+                               format, spec.draft)});
   const std::string plan = start_engines(models, backend, spec);
   if (models.size() > 1 && !spec.cache_bytes)
     say("hearth: memory for model steps and KV caches: {}\n", plan);

@@ -15,8 +15,11 @@ std::vector<int32_t> draft(std::span<const int32_t> tokens, int64_t count) {
     if (same > best) best = same, after = end;
   }
   if (best == 0) return {};
-  const auto guess = tokens.subspan(after, std::min(size_t(count), tokens.size() - after));
-  return {guess.begin(), guess.end()};
+  // The end repeats what is `period` tokens before it; a longer guess goes on repeating it.
+  const size_t period = tokens.size() - after;
+  std::vector<int32_t> guess;
+  for (size_t i = 0; i < size_t(count); ++i) guess.push_back(tokens[after + i % period]);
+  return guess;
 }
 
 }  // namespace hearth::inline infer

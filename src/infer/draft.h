@@ -11,8 +11,9 @@ namespace hearth::inline infer {
 // Guesses per step if --draft lookup is given without their number.
 inline constexpr int64_t lookup_guesses = 4;
 
-// Up to `count` tokens that followed the latest earlier match of the end of `tokens`, for the
-// longest match of at most four tokens; empty if the last token has not occurred before.
+// `count` tokens: those that followed the latest earlier match of the end of `tokens`, for the
+// longest match of at most four tokens, over and over if they are fewer. Empty if the last token
+// has not occurred before.
 std::vector<int32_t> draft(std::span<const int32_t> tokens, int64_t count);
 
 }  // namespace hearth::inline infer

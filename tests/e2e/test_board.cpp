@@ -381,6 +381,8 @@ TEST_F(Board, PlotsRuns) {
   EXPECT_NE(svg.find("b: loss"), svg.npos);
   EXPECT_NE(svg.find(">tokens<"), svg.npos);
   expect_error(run(folder_, {"plot", a, "--out", file.string()}), 1, "--force");
+  expect_error(run(folder_, {"plot", a, "--out", folder_ / "no/a.svg"}), 1,
+               "the folder " + (folder_ / "no").string() + " does not exist");
   expect_error(run(folder_, {"plot", a, "--out", "x.png"}), 2, ".svg");
   expect_error(run(folder_, {"plot", a, "--keys", "nothing"}), 1, "loss, lr");
   expect_error(run(folder_, {"plot", a, "--x", "day"}), 2, "step, tokens or time");

@@ -168,6 +168,21 @@ TEST(DraftCommand, DraftsWithModules) {
   EXPECT_NE(refused.err.find("expected a model with modules of multi-token prediction (mtp)"),
             std::string::npos)
       << refused.err;
+  const std::string modules = runs.folder / "modules", plain = runs.folder / "plain";
+  const Ran served = run(runs.folder, {"serve", "--port", "0", "--model", modules, "--model", plain,
+                                       "--draft", "mtp"});
+  EXPECT_EQ(served.status, 2);
+  EXPECT_NE(served.err.find("[--draft] expected a model with modules of multi-token prediction "
+                            "(mtp), got " +
+                            plain + " without"),
+            std::string::npos)
+      << served.err;
+  const Ran full = generated("modules", "--adapter " + plain);
+  EXPECT_NE(full.err.find("[" + plain +
+                          "] this folder holds no adapter: its newest checkpoint has "
+                          "no adapter_config.json"),
+            std::string::npos)
+      << full.err;
   EXPECT_NE(generated("modules", "--draft ngram").err.find("expected lookup or mtp, got \"ngram\""),
             std::string::npos);
   const Ran timed =

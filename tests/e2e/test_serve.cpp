@@ -363,7 +363,7 @@ TEST_F(Serve, NamesOfSeveralModels) {
   expect_error(run(folder_, two + Arguments{"--adapter", folder_ / "a"}), 2,
                "[--adapter] expected one --model beside it, got 2");
   expect_error(run(folder_, two + Arguments{"--model", folder_ / "a"}), 2,
-               "[--model] expected different models");
+               "[--model] expected different models, got " + (folder_ / "a").string() + " twice");
   const Ran full = run(folder_, two + Arguments{"--cache-gib", "0.0000001"});
   EXPECT_EQ(full.status, 1);
   for (const char* line : {"hearth: computing a in ", "hearth: computing b in "})

@@ -125,7 +125,9 @@ TEST(IoFiles, AtomicWriteReplacesOrLeavesAlone) {
   }
   EXPECT_EQ(read_file(dir / "f"), "two");
   EXPECT_EQ(names_in(dir.path()), 1);
-  expect_error(error_of([&] { write_file_atomic(dir / "no/f", "x"); }), "No such file");
+  expect_error(error_of([&] { write_file_atomic(dir / "no/f", "x"); }),
+               "[" + (dir / "no/f").string() + "] cannot create the file: the folder " +
+                   (dir / "no").string() + " does not exist");
   expect_error(error_of([&] { write_file_atomic(dir / "f/g", "x"); }), "Not a directory");
 }
 

@@ -213,7 +213,7 @@ TEST(LoraFiles, DamagedFoldersAreOneLine) {
   fs::remove_all(dir / "state");
   write_file_atomic(dir / "adapter_config.json", config);
   expect_error(error_of([&] { AdapterSource::open(f.dir / "base", base); }),
-               "this is not an adapter folder: it has no adapter_config.json");
+               "this folder holds no adapter: it has no adapter_config.json");
   expect_error(error_of([&] { AdapterSource::open(dir, gpt2_shape()); }),
                "[lora] expected targets among c_attn, c_proj, c_fc or all-linear, got \"q_proj\"");
   ModelConfig narrow = base;

@@ -20,13 +20,15 @@ constexpr std::string_view peft_prefix = "base_model.model.";
 
 // The folder itself; for a run its newest complete checkpoint.
 fs::path adapter_folder(const fs::path& path) {
-  if (fs::is_directory(path / "checkpoints")) return newest_checkpoint_of(path);
-  if (!fs::exists(path / config_file))
-    fail(path.string(), "this is not an adapter folder: it has no {}", config_file);
-  if (fs::exists(path / "manifest.json"))
-    if (const auto problem = verify_checkpoint(path, CheckpointFiles::model))
+  const bool run = fs::is_directory(path / "checkpoints");
+  const fs::path dir = run ? newest_checkpoint_of(path) : path;
+  if (!fs::exists(dir / config_file))
+    fail(path.string(), "this folder holds no adapter: {} has no {}",
+         run ? "its newest checkpoint" : "it", config_file);
+  if (!run && fs::exists(dir / "manifest.json"))
+    if (const auto problem = verify_checkpoint(dir, CheckpointFiles::model))
       fail(path.string(), "expected a complete checkpoint, got a damaged one: {}", *problem);
-  return path;
+  return dir;
 }
 
 AdapterConfig read_config(const fs::path& dir) {

@@ -48,6 +48,14 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+// The folder in which a file is to be written.
+fs::path folder_for(const fs::path& path) {
+  const fs::path folder = folder_of(path);
+  if (std::error_code none; !fs::exists(folder, none))
+    fail(path.string(), "cannot create the file: the folder {} does not exist", folder.string());
+  return folder;
+}
+
 // The end of the last complete line within the first `size` bytes.
 uint64_t end_of_last_line(const Fd& fd, uint64_t size, const fs::path& path) {
   char buffer[4096];
@@ -190,7 +198,7 @@ MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
 
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)),
-      tmp_(folder_of(path_) / fmt::format(".tmp-{}-{}", path_.filename().string(), getpid())),
+      tmp_(folder_for(path_) / fmt::format(".tmp-{}-{}", path_.filename().string(), getpid())),
       fd_(create_file(tmp_, O_WRONLY, "create the file")) {}
 
 AtomicFile::~AtomicFile() {
