@@ -46,7 +46,7 @@ std::string grpo_line(const GrpoResult& r) {
     text += ", no rewards";
   if (r.unrewarded) text += fmt::format(", {} without a reward", r.unrewarded);
   if (r.exact) text += fmt::format(", exact {:.4f}", *r.exact);
-  return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
+  return text + result_end(r);
 }
 
 void run_grpo(const GrpoFlags& f) {

@@ -97,7 +97,12 @@ std::string result_line(const RunResult& r) {
   if (r.val_loss && r.val_step.value_or(r.steps) != r.steps)
     text += fmt::format(" (step {})", *r.val_step);
   if (r.tokens_per_s) text += fmt::format(", {:.0f} tokens/s", *r.tokens_per_s);
-  return text + fmt::format(", {:.1f} s; {}\n", r.train_seconds, r.checkpoint.string());
+  return text + result_end(r);
+}
+
+std::string result_end(const RunResult& r) {
+  return fmt::format(", {:.1f} s; {}\n", r.train_seconds,
+                     r.checkpoint.empty() ? "no checkpoint" : r.checkpoint.string());
 }
 
 }  // namespace hearth::inline cli

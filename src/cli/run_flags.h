@@ -30,7 +30,8 @@ void watch(RunSpec&, Backend&, TrainDType);
 void show_curve(const std::filesystem::path& run);
 
 nlohmann::ordered_json result_json(const RunResult&, const Backend&);
-// One line that summarises a run's result.
+// One line that summarises a run's result, and its end: the time and the checkpoint.
 std::string result_line(const RunResult&);
+std::string result_end(const RunResult&);
 
 }  // namespace hearth::inline cli

@@ -118,6 +118,23 @@ TEST_F(Signals, AlignmentEndsTheSameWay) {
   }
 }
 
+// DPO's pass over the reference model comes before the first weights to save.
+TEST_F(Signals, DposReferencePassKeepsItsResultsAlone) {
+  std::string rows;
+  for (int i = 0; i < 20000; ++i)
+    rows += R"({"prompt":"q","chosen":"a","rejected":"zz"})"
+            "\n";
+  write_file_atomic(folder / "rows.jsonl", rows);
+  const pid_t pid = start(folder, sft("dpo"), "stopped");
+  wait_for_file(run_dir / "config.toml", pid);
+  kill(pid, SIGINT);
+  EXPECT_EQ(wait_for(pid), 128 + SIGINT);
+  EXPECT_EQ(read_file(folder / "stopped.out"), "0 steps, 0 tokens, 0.0 s; no checkpoint\n");
+  EXPECT_TRUE(fs::exists(run_dir / "reference.json"));
+  EXPECT_FALSE(fs::exists(run_dir / "latest"));
+  EXPECT_NE(resume_line(read_file(folder / "stopped.err")), "");
+}
+
 TEST_F(Signals, QuickstartSaysHowToGoOn) {
   const pid_t pid = start(folder, {"quickstart", "--run", run_dir, "--threads", "1"}, "stopped");
   wait_for_file(run_dir / "log.jsonl", pid);
