@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "model/further_losses.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
@@ -116,11 +117,12 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                          .routings = &routings});
   const Var wanted = rows ? gather_rows(t, x, rows) : x;
   if (learns || evaluates) {
-    record_losses(
-        t, model, wanted, targets, spec.losses,
-        {.chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates && key.rows});
-    record_mtp_losses(t, model, further, in.positions, targets, spec.losses.mtp_loss,
-                      {.chunk_bytes = spec.logits_bytes, .grad = learns});
+    const HeadSpec head{
+        .chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates && key.rows};
+    record_losses(t, model, wanted, targets, spec.losses, head);
+    record_mtp_losses(t, model, further, in.positions, targets, spec.losses.mtp_loss, head);
+    record_further_losses(t, model, wanted, rows ? Var{} : in.positions, targets,
+                          spec.losses.further_loss, head);
     if (balances)
       router_losses(t, routings,
                     {.balance = spec.losses.balance_loss,

@@ -16,16 +16,16 @@ namespace hearth::inline train {
 
 // Weights of terms, of which 0 turns a term off, and how fast selection biases move.
 struct LossConfig {
-  float z_loss = 0;
+  float z_loss = 0, further_loss = 0;
   float mtp_loss = 0.3f;  // models with modules of multi-token prediction only
-  // Models with experts only.
-  float balance_loss = 1e-3f, router_z_loss = 0, balance_rate = 1e-3f;
+  float balance_loss = 1e-3f, router_z_loss = 0, balance_rate = 1e-3f;  // models with experts only
 
   template <class V>
   void visit(V&& v) {
     v("z_loss", z_loss,
       "weight of the z-loss, the mean square of the log-sum-exp of a token's logits, which keeps "
       "logits small (PaLM: 1e-4); 0: off");
+    v("further_loss", further_loss, "weight of the second token ahead, squared for the third");
     v("mtp_loss", mtp_loss,
       "multi-token prediction (--mtp): weight of the mean cross-entropy of the modules");
     v("balance_loss", balance_loss,
