@@ -160,8 +160,7 @@ class Run {
     last_checkpoint_ = dir, saved_ = state_.step, saved_evaluation_ = state_.evaluated;
   }
 
-  // A run may be resumed with more steps than it began with. A schedule that depends on the total
-  // number of steps changes from here on.
+  // A run may be resumed with more steps than it began with, which changes most schedules.
   void extend() {
     const int64_t before = std::exchange(state_.total, steps_);
     if (steps_ < before)
@@ -281,8 +280,7 @@ class Run {
     }
   }
 
-  // Brings the state to the end of the step before the one that failed. Returns whether the weights
-  // are still those of that step.
+  // Brings the state back to the step before the failed one. Returns whether the weights are too.
   bool settle_before_error(RunState& before) {
     try {
       if (pending_) {
