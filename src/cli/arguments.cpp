@@ -13,6 +13,7 @@
 #include "cli/synonyms.h"
 #include "formats/json.h"
 #include "formats/toml.h"
+#include "optim/muon.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -372,12 +373,21 @@ void append_settings(std::vector<std::string>& args, std::set<std::string>& seen
   }
 }
 
-// --steps alone sets the length of a run. Files may name both, as every config.toml does.
-void expect_epochs_count(const std::vector<std::string>& args, bool of_run) {
-  const std::string steps = value_of(args, "--steps");
-  if (steps.empty() || steps == "0") return;
-  fail_usage("--epochs", "has no effect: the length of the run is --steps {}; leave {}", steps,
-             of_run ? "it out, or extend the run by a larger --steps" : "one of them out");
+// Refuses flags of the command line and the environment (`asked`) that other settings make useless.
+// Files may have such settings, as every config.toml does.
+void expect_effect(const std::vector<std::string>& args, const std::set<std::string>& asked,
+                   bool of_run) {
+  const std::string steps = value_of(args, "--steps"), optimizer = value_of(args, "--optimizer");
+  if (asked.contains("--epochs") && !steps.empty() && steps != "0")
+    fail_usage("--epochs", "has no effect: the length of the run is --steps {}; leave {}", steps,
+               of_run ? "it out, or extend the run by a larger --steps" : "one of them out");
+  if (optimizer == "muon" || optimizer == "normuon") return;
+  MuonConfig().visit([&](const std::string& name, const auto&, const char*) {
+    std::string flag = "--" + name;
+    std::ranges::replace(flag, '_', '-');
+    if (asked.contains(flag))
+      fail_usage(flag, "has no effect: only --optimizer muon and normuon use it; leave it out");
+  });
 }
 
 // The recipe that a command which takes one is given; empty: none.
@@ -422,7 +432,7 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     if (value && *value && seen.insert(flag).second)
       append(args, *command, flag, {value}, environment_name(flag));
   }
-  const bool epochs = seen.contains("--epochs");
+  const std::set<std::string> asked = seen;
   const ConfigFile file{.path = value_of(args, "--config")};
   if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
   if (const std::string name = recipe_in(*command, args); !name.empty()) {
@@ -439,7 +449,7 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
       say("hearth: settings from {}; those that it does not name from {}\n", file.path, run.path);
     append_settings(args, seen, *command, run, read_toml(run.path));
   }
-  if (epochs) expect_epochs_count(args, run.of_run);
+  expect_effect(args, asked, run.of_run);
   return args;
 }
 

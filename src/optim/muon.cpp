@@ -218,16 +218,7 @@ std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
 std::vector<Optimizer> muon(const UpdateSpec& s) { return make(s, false); }
 std::vector<Optimizer> normuon(const UpdateSpec& s) { return make(s, true); }
 
-void MuonConfig::check(bool used) const {
-  const MuonConfig usual;
-  for (const auto& [flag, set] :
-       {std::pair{"--momentum", momentum != usual.momentum},
-        {"--momentum-warmup", momentum_warmup != usual.momentum_warmup},
-        {"--momentum-cooldown", momentum_cooldown != usual.momentum_cooldown},
-        {"--muon-scale", muon_scale != usual.muon_scale},
-        {"--cautious-decay", cautious_decay != usual.cautious_decay}})
-    if (set && !used)
-      fail_usage(flag, "has no effect: only --optimizer muon and normuon use it; leave it out");
+void MuonConfig::check() const {
   if (!(momentum >= 0 && momentum < 1))
     fail_usage("--momentum", "expected 0 up to below 1, got {}", momentum);
   for (const auto& [flag, steps] : {std::pair{"--momentum-warmup", momentum_warmup},

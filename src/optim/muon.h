@@ -37,9 +37,7 @@ struct MuonConfig {
     v("cautious_decay", cautious_decay,
       "Muon: decay only the weights that the update moves toward 0");
   }
-  // Throws an error that names the flag of a value that cannot be used; `used`: the optimizer is
-  // Muon or NorMuon.
-  void check(bool used) const;
+  void check() const;  // names the flag of a value that cannot be used
 
   // The momentum of the 0-based step `it` of a run.
   float momentum_at(int64_t it, int64_t steps) const;

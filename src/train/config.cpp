@@ -23,7 +23,7 @@ void RunConfig::check_run(int64_t total) const {
     if (orthogonal && betas[size_t(Group::matrix)])
       fail_usage(flag, "{} updates the group matrix with --momentum and has no betas for it",
                  names_of(optimizer)[size_t(optimizer)]);
-  muon.check(orthogonal);
+  muon.check();
   expect_at_least(0, "--clip", clip);
   expect_at_least(0, "--spike-z", spike_z);
   expect_at_least(0, "--eval-every", eval_every);

@@ -299,22 +299,6 @@ TEST(Muon, MomentumWarmsUpAndCoolsDown) {
   EXPECT_FLOAT_EQ((MuonConfig{.momentum = 0.5f}.momentum_at(0, 9)), 0.5f);
 }
 
-// AdamW and the other optimizers use none of them.
-TEST(Muon, OtherOptimizersRefuseItsSettings) {
-  for (const auto& [c, flag] : std::vector<std::pair<MuonConfig, std::string>>{
-           {{.momentum = 0.9f}, "--momentum"},
-           {{.momentum_warmup = 1}, "--momentum-warmup"},
-           {{.momentum_cooldown = 1}, "--momentum-cooldown"},
-           {{.muon_scale = MuonScale::spectral}, "--muon-scale"},
-           {{.cautious_decay = true}, "--cautious-decay"}}) {
-    EXPECT_EQ(message_of([&c = c] { c.check(true); }), "no error") << flag;
-    EXPECT_EQ(
-        message_of([&c = c] { c.check(false); }),
-        "[" + flag + "] has no effect: only --optimizer muon and normuon use it; leave it out");
-  }
-  EXPECT_EQ(message_of([] { MuonConfig{}.check(false); }), "no error");
-}
-
 // The hidden matrices of GPT-2 with this many layers.
 std::vector<ParamSpec> gpt2_matrices(int layers, int64_t C) {
   std::vector<ParamSpec> all;
