@@ -179,6 +179,12 @@ TEST_F(AlignLoraCommands, ARunNamedAsAModelLoadsItsBase) {
   const json unmerged = tokens({"--model", model.string(), "--adapter", file("run")});
   EXPECT_EQ(tokens({"--model", file("run")}), unmerged);
   EXPECT_EQ(tokens({"--model", file("run/latest")}), unmerged);
+  const auto chat = [&](const Arguments& which) {
+    return json_of(
+        run_on("a\n", folder, Arguments{"chat", "--json", "--temperature", "0"} + which));
+  };
+  EXPECT_EQ(chat({"--model", file("run")})["tokens"],
+            chat({"--model", model.string(), "--adapter", file("run")})["tokens"]);
   json_of(run(folder, {"convert", "--from", file("run"), "--to", file("merged"), "--json"}));
   // What follows starts at the merged weights, to the bit.
   for (const std::string method : {"sft", "dpo", "grpo"}) {

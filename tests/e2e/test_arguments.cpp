@@ -397,6 +397,11 @@ TEST(Clipped, MaxTokensSaysSo) {
       << cut.err;
   const Ran whole = run(folder, generate + Arguments{"20"});
   EXPECT_EQ(whole.err.find("was cut"), std::string::npos) << whole.err;
+  const Ran chat = run_on(
+      "hi\n", folder,
+      {"chat", "--model", folder / "model", "--seed", "1", "--max-tokens", "1000", "--json"});
+  const bool full = chat.out.find("\"length\"") != std::string::npos;
+  EXPECT_EQ(chat.err.find("--max-tokens 1000 was cut to ") != std::string::npos, full) << chat.err;
 }
 
 // A setting of Muon is refused where a user asks for it in vain. A recipe may have it while the

@@ -54,6 +54,22 @@ TEST_F(Defaults, GenerateSamplesAsTheModelsFileSays) {
   EXPECT_TRUE(std::equal(hot["tokens"].begin(), hot["tokens"].end(), none["tokens"].begin()));
 }
 
+TEST_F(Defaults, ChatSamplesAsTheModelsFileSays) {
+  const auto answer = [&](const std::string& seed) {
+    const Ran r =
+        run_on("hi\n", folder, {"chat", "--model", folder / "model", "--json", "--seed", seed});
+    EXPECT_EQ(r.status, 0) << r.err;
+    return json::parse(r.out)["tokens"];
+  };
+  write_file_atomic(folder / "model/generation_config.json",
+                    R"({"do_sample": true, "temperature": 5, "max_new_tokens": 9})");
+  EXPECT_LE(answer("1").size(), 9u);
+  EXPECT_NE(answer("1"), answer("2"));
+  write_file_atomic(folder / "model/generation_config.json",
+                    R"({"do_sample": false, "max_new_tokens": 9})");
+  EXPECT_EQ(answer("1"), answer("2"));
+}
+
 TEST_F(Defaults, AWrongSamplingDefaultIsNamed) {
   write_file_atomic(folder / "model/generation_config.json", R"({"top_p": 7})");
   expect_error(run(folder, generate()), 1,

@@ -89,15 +89,17 @@ exit 1
   EXPECT_EQ(r.status, 1) << r.err;
   EXPECT_NE(r.err.find("its stderr ends with \"out of order\""), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("not one of 4 completions had a reward"), std::string::npos) << r.err;
-  // One that declines each time has not failed; there is no reward to print.
+  // One that declines each time has not failed, but nothing can be learned from it.
   const std::string declines = script("declines", R"(while read -r line; do
   id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
   echo "{\"id\":$id,\"reward\":null}"
 done
 )");
   const Ran none = run(folder, grpo("none", declines));
-  EXPECT_EQ(none.status, 0) << none.err;
-  EXPECT_NE(none.out.find("no reward"), std::string::npos) << none.out;
+  EXPECT_EQ(none.status, 1) << none.err;
+  EXPECT_NE(none.err.find("not one of 4 completions had a reward: it was null each time"),
+            std::string::npos)
+      << none.err;
 }
 
 // It answers the question before the run, and then dies or answers an old question.

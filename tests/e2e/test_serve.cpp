@@ -73,6 +73,20 @@ TEST_F(Serve, StreamsEventsOnAConnectionThatStays) {
   EXPECT_TRUE(old.reply().body.ends_with("data: [DONE]\n\n"));
 }
 
+TEST_F(Serve, SamplesAsTheModelsFileSays) {
+  write_served_folder(folder_ / "model", false);
+  write_file_atomic(folder_ / "model/generation_config.json", R"({"do_sample": false})");
+  start_server();
+  EXPECT_NE(log().find(" has no chat template; "), std::string::npos) << log();
+  const auto text = [&](const std::string& fields) {
+    const Reply r = complete(R"("prompt":"abc","max_tokens":40,)" + fields);
+    EXPECT_EQ(r.status, 200) << r.body;
+    return nlohmann::json::parse(r.body)["choices"][0]["text"].get<std::string>();
+  };
+  EXPECT_EQ(text(R"("seed":1)"), text(R"("seed":2)"));
+  EXPECT_NE(text(R"("seed":1,"temperature":3)"), text(R"("seed":2,"temperature":3)"));
+}
+
 TEST_F(Serve, KeepsItsLimits) {
   start_server({"--max-body-bytes", "2000", "--max-json-depth", "8", "--max-prompt-tokens", "50",
                 "--max-new-tokens", "300", "--max-stop-strings", "2", "--max-header-bytes", "1024",

@@ -170,6 +170,13 @@ TEST_F(Signals, TextThatNobodyReadsEndsQuietly) {
   EXPECT_EQ(read_file(folder / "text.err"), "");
 }
 
+// Lines that report an error, among those of the progress.
+int64_t errors_in(const std::string& err) {
+  int64_t n = 0;
+  for (size_t at = 0; (at = err.find("hearth: [", at)) != err.npos; ++at) ++n;
+  return n;
+}
+
 TEST_F(Signals, AFileSizeLimitIsOneLine) {
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
@@ -179,6 +186,7 @@ TEST_F(Signals, AFileSizeLimitIsOneLine) {
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_EQ(r.status, 1) << r.err;
   EXPECT_NE(r.err.find("File too large"), std::string::npos) << r.err;
+  EXPECT_EQ(errors_in(r.err), 1) << r.err;
 }
 
 TEST_F(Signals, AShardCutShortIsNamed) {
@@ -189,6 +197,7 @@ TEST_F(Signals, AShardCutShortIsNamed) {
   const std::string err = read_file(folder / "cut.err");
   EXPECT_NE(err.find("hearth: [" + data.string() + "] the file was truncated"), std::string::npos)
       << err;
+  EXPECT_EQ(errors_in(err), 1) << err;
 }
 
 }  // namespace

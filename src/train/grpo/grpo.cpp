@@ -174,15 +174,15 @@ class GrpoTask : public Task {
   int64_t sample_every() const override { return config_.sample_every; }
   std::string sample() override { return sample_; }
 
-  // A run fails if the rewards failed for every completion, or (in a finished run) for most of
-  // them.
+  // A run fails if no completion had a reward, or (in a finished run) if the rewards of most of
+  // them failed.
   void conclude(Ending ending, const fs::path& checkpoint) const override {
     const std::vector<RewardFailures> failures = rewards_.failures();
     for (const std::string& line : closing_warnings(state_, failures)) spec_.tell(line);
     const bool some = state_.unrewarded < state_.completions || evaluations_rewarded_ > 0;
-    if (!some && rewards_.failed() > 0)
-      fail("grpo", "not one of {} completions had a reward, because the reward failed each time",
-           state_.completions);
+    if (!some && state_.completions > 0)
+      fail("grpo", "not one of {} completions had a reward: it {} each time", state_.completions,
+           rewards_.failed() > 0 ? "failed" : "was null");
     if (ending != Ending::stopped) expect_rewards_of_most(failures, checkpoint);
   }
 
