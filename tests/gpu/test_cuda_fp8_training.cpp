@@ -9,6 +9,7 @@
 #include "data/shards.h"
 #include "diag/lockstep.h"
 #include "fp8_case.h"
+#include "run_trace.h"
 #include "sys/files/files.h"
 #include "train/pretrain/pretrain.h"
 
@@ -230,11 +231,7 @@ class CudaFp8Run : public testing::Test {
     return s;
   }
   std::string trace(const std::string& run) const {
-    std::string all = read_file(folder / run / "log.jsonl");
-    for (const auto& e :
-         fs::recursive_directory_iterator(folder / run / "checkpoints" / "step-00000060"))
-      if (e.path().extension() == ".safetensors") all += read_file(e.path());
-    return all;
+    return run_trace(folder / run, "step-00000060");
   }
 
   fs::path folder;

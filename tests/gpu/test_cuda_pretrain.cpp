@@ -5,6 +5,7 @@
 
 #include "cuda_case.h"
 #include "data/shards.h"
+#include "run_trace.h"
 #include "sys/files/files.h"
 #include "train/pretrain/batch_shape.h"
 #include "train/pretrain/pretrain.h"
@@ -44,14 +45,7 @@ class CudaPretrain : public testing::Test {
     return s;
   }
 
-  // Everything a run computed, as bytes.
-  static std::string trace(const fs::path& run) {
-    std::string all = read_file(run / "log.jsonl");
-    const fs::path newest = run / "checkpoints" / "step-00000040";
-    for (const auto& e : fs::recursive_directory_iterator(newest))
-      if (e.path().extension() == ".safetensors") all += read_file(e.path());
-    return all;
-  }
+  static std::string trace(const fs::path& run) { return run_trace(run, "step-00000040"); }
 
   fs::path folder;
 };

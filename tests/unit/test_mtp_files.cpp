@@ -144,7 +144,7 @@ TEST(MtpFiles, AreWrittenBackByteForByte) {
     }
     const json written = read_json(back / "config.json");
     for (const auto& [key, value] : config.items())
-      if (written.contains(key)) EXPECT_EQ(written.at(key), value) << key;
+      if (written.contains(key)) { EXPECT_EQ(written.at(key), value) << key; }
     EXPECT_FALSE(written.contains("hearth_config")) << written["hearth_config"];
     EXPECT_TRUE(ModelSource::open(back).config() == ModelSource::open(hub.path()).config());
     expect_logits(back, hub.want);
