@@ -85,14 +85,15 @@ TEST(Bench, OptimizerIsComparedWithItsLimit) {
                         "--dim",   "64",        "--heads",    "2",    "--hidden", "128",
                         "--vocab", "300",       "--kv-heads", "1",    "--device", "cpu",
                         "--steps", "2",         "--json"};
+  const std::string model = "tiny vocab 300 layers 2 dim 64 heads 2 kv-heads 1 hidden 128";
   const auto adamw = json_of(run(folder, bench + Arguments{"--dtype", "fp32"}));
   for (const char* key : {"device", "commit", "shape", "value", "unit", "floor_ms", "share"})
     EXPECT_TRUE(adamw.contains(key)) << key;
-  EXPECT_EQ(adamw["shape"], "tiny fp32 adamw all");
+  EXPECT_EQ(adamw["shape"], model + " fp32 adamw all");
   EXPECT_FALSE(adamw.contains("tflops"));
   const auto muon = json_of(run(
       folder, bench + Arguments{"--dtype", "bf16", "--optimizer", "muon", "--group", "matrix"}));
-  EXPECT_EQ(muon["shape"], "tiny bf16 muon matrix");
+  EXPECT_EQ(muon["shape"], model + " bf16 muon matrix");
   EXPECT_LT(muon["parameters"].get<int64_t>(), adamw["parameters"].get<int64_t>());
   EXPECT_GT(muon["product_tflop"].get<double>(), 0);
   EXPECT_GT(muon["share"].get<double>(), 0);

@@ -18,6 +18,8 @@ std::vector<json> lines_of(const std::string& text) {
   return all;
 }
 
+const std::string small_name = " vocab 64 context 16 layers 1 dim 32 heads 2 kv-heads 2 hidden 48";
+
 TEST(Fp8Bench, TimesBothTypesAtEveryBatch) {
   const Folder folder;
   const Arguments call = Arguments{"bench",     "fp8",         "--preset", "gpt2,modern-124m",
@@ -35,8 +37,8 @@ TEST(Fp8Bench, TimesBothTypesAtEveryBatch) {
     for (const char* key : {"date", "device", "commit", "more", "peer"})
       EXPECT_TRUE(j.value(key, json()).is_string()) << key;
   }
-  EXPECT_EQ(lines[0]["what"], "gpt2 fp8, 2 x 16");
-  EXPECT_EQ(lines[3]["what"], "modern-124m fp8, 1 x 20, 3 micro-batches");
+  EXPECT_EQ(lines[0]["what"], "gpt2" + small_name + " fp8, 2 x 16");
+  EXPECT_EQ(lines[3]["what"], "modern-124m" + small_name + " fp8, 1 x 20, 3 micro-batches");
 
   const Ran table = run(folder, call);
   ASSERT_EQ(table.status, 0) << table.err;
@@ -80,7 +82,8 @@ TEST(Fp8Bench, ComparesLossesOfTheSameTokensAndSeeds) {
     EXPECT_LT(j["value"], 4.1);  // ln 64 is 4.16
     EXPECT_TRUE(j["lower_is_better"].get<bool>());
   }
-  EXPECT_EQ(lines[1]["what"], "loss of modern-124m with normuon in fp8, 20 steps of 64 tokens");
+  EXPECT_EQ(lines[1]["what"],
+            "loss of modern-124m" + small_name + " with normuon in fp8, 20 steps of 64 tokens");
   // The runs are kept, and both types of a seed began from the same weights and tokens.
   const auto first_loss = [&](const char* name) {
     std::istringstream log(read_file(folder / "runs" / name / "log.jsonl"));

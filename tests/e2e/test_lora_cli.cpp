@@ -90,7 +90,7 @@ TEST(LoraCommands, WrongCalls) {
                  1, "the base model of this adapter");
   fs::rename(dir / "elsewhere", f.base);
   expect_error(run(dir, {"generate", "--model", f.base, "--adapter", f.base, "--prompt", "a"}), 1,
-               "this is not an adapter folder: it has no adapter_config.json");
+               "this folder holds no adapter: it has no adapter_config.json");
   expect_error(run(dir, {"convert", "--to", dir / "x"}), 2, "convert needs --from MODEL");
   expect_error(run(dir, {"bench", "fit", "--lora", "4,x"}), 2,
                "expected rank[,alpha[,dropout]], got \"4,x\"");
