@@ -47,11 +47,6 @@ std::vector<std::string> flag_names(const CLI::App& command) {
   return names;
 }
 
-std::string flag_of(std::string key) {
-  std::replace(key.begin(), key.end(), '_', '-');
-  return "--" + key;
-}
-
 std::string name_in(const std::string& argument) { return argument.substr(0, argument.find('=')); }
 
 // The value of `--flag X` or `--flag=X`, empty when absent.
@@ -258,7 +253,7 @@ const CLI::App* command_of_run(const CLI::App& command, const std::vector<TomlIt
   const CLI::App& parent = *command.get_parent();
   for (const CLI::App* c : subcommands(parent)) {
     const bool knows_all = std::ranges::all_of(settings, [&](const TomlItem& item) {
-      return c->get_option_no_throw(flag_of(item.key)) != nullptr;
+      return c->get_option_no_throw(flag_name(item.key)) != nullptr;
     });
     if (!knows_all || !c->get_option_no_throw("--resume")) continue;
     if (found) return nullptr;
@@ -275,7 +270,7 @@ const CLI::App* command_of_run(const CLI::App& command, const std::vector<TomlIt
                owner->get_name(), owner->get_name(), quoted_for_shell(run));
   }
   fail_usage(config.path, "expected a flag of {}, got {}; {}", command.get_name(),
-             in_quotes(item.key), remedy(meant_key(flag_of(item.key), command), command));
+             in_quotes(item.key), remedy(meant_key(flag_name(item.key), command), command));
 }
 
 // The table of a command in a settings file: "pretrain", "data.prepare".
@@ -337,7 +332,7 @@ std::vector<TomlItem> settings_for(const CLI::App& command, const std::vector<To
     if (!is_table_of(command, item.section, file) &&
         !(other && is_table_of(*other, item.section, file)))
       continue;
-    const std::string flag = flag_of(item.key);
+    const std::string flag = flag_name(item.key);
     const bool known = command.get_option_no_throw(flag);
     if (other && !known && other->get_option_no_throw(flag)) continue;
     // A run that continues another model has the shape of that model among its own settings.
@@ -357,7 +352,7 @@ void append_settings(std::vector<std::string>& args, std::set<std::string>& seen
   // With --resume, --preset is checked against the run's model instead of being filled in from it.
   const bool own_model = config.of_run && seen.contains("--preset");
   for (const TomlItem& item : settings_for(command, settings, file)) {
-    const std::string flag = flag_of(item.key);
+    const std::string flag = flag_name(item.key);
     if (std::find(known.begin(), known.end(), flag) == known.end())
       refuse_setting(command, config, settings, item);
     if (own_model && command.get_option_no_throw(flag)->get_group() == model_group) continue;
@@ -383,8 +378,7 @@ void expect_effect(const std::vector<std::string>& args, const std::set<std::str
                of_run ? "it out, or extend the run by a larger --steps" : "one of them out");
   if (optimizer == "muon" || optimizer == "normuon") return;
   MuonConfig().visit([&](const std::string& name, const auto&, const char*) {
-    std::string flag = "--" + name;
-    std::ranges::replace(flag, '_', '-');
+    const std::string flag = flag_name(name);
     if (asked.contains(flag))
       fail_usage(flag, "has no effect: only --optimizer muon and normuon use it; leave it out");
   });
