@@ -28,7 +28,7 @@ void run_convert(const ConvertFlags& flags) {
     say("{} matrices are stored as Q8_0 or F16 because the blocks of {} do not fit their rows\n",
         c.widened, c.dtype);
   if (c.left_out)
-    say("GGUF has no modules of multi-token prediction: {} of the model are not in it\n",
+    say("the GGUF file does not hold the model's {} modules of multi-token prediction\n",
         c.left_out);
   if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);
   if (flags.json) {

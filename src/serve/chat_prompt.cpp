@@ -1,18 +1,14 @@
 #include "serve/chat_prompt.h"
 
-#include <algorithm>
-#include <array>
-
 #include "formats/json.h"
 #include "http/http.h"
+#include "text/chat/roles.h"
 
 namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-constexpr std::array known_roles = {"system", "developer", "user", "assistant", "tool"};
 
 std::string plain_conversation(const ordered_json& messages, ChatEnd end) {
   std::string text;
@@ -53,17 +49,12 @@ ChatPrompt::ChatPrompt(std::optional<ChatTemplate> chat, Tokenizer tokenizer,
 ordered_json ChatPrompt::with_known_roles(ordered_json messages) const {
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string role = messages[i].at("role");
-    const bool known = std::ranges::find(known_roles, role) != known_roles.end();
-    if (template_ && template_->names(role)) continue;
-    if (role == "developer") messages[i]["role"] = "system";
-    if (known) continue;
-    const std::string meant =
-        role == "human"
-            ? "user"
-            : near(role, std::vector<std::string>(known_roles.begin(), known_roles.end()));
-    refuse(fmt::format("messages[{}].role", i), "expected one of {}, got {}{}",
-           fmt::join(known_roles, ", "), in_quotes(role),
-           meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
+    const bool known = is_message_role(role);
+    if ((known && role != "developer") || (template_ && template_->names(role))) continue;
+    if (!known)
+      refuse(fmt::format("messages[{}].role", i), "expected one of {}, got {}{}",
+             fmt::join(message_roles, ", "), in_quotes(role), suggested_role(role));
+    messages[i]["role"] = "system";
   }
   return messages;
 }

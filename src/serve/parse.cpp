@@ -299,7 +299,7 @@ TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& li
            limits.max_tokenize_bytes, bytes);
   call.special = f.boolean("parse_special", false);
   if (messages) call.end = parse_chat_end(f, call.messages);
-  f.ignore({"add_generation_prompt", "continue_final_message"});  // of a prompt they say nothing
+  f.ignore({"add_generation_prompt", "continue_final_message"});  // a prompt has no messages
   call.around = f.boolean("add_special_tokens", true);
   f.refuse_others();
   return call;

@@ -3,6 +3,8 @@
 // tensor is made, at random, when the formulas first ask for it by its name.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -437,5 +439,17 @@ class FamilyReference {
   const std::string type_;
   std::map<std::string, Made> made_;
 };
+
+// Expects both folders to hold the same tensors, byte for byte.
+inline void expect_same_tensors(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const Safetensors before(a), after(b);
+  EXPECT_EQ(before.tensors().size(), after.tensors().size());
+  for (const auto& [name, t] : before.tensors()) {
+    const StoredTensor* other = after.find(name);
+    ASSERT_TRUE(other) << name;
+    EXPECT_EQ(t.shape, other->shape) << name;
+    EXPECT_TRUE(std::ranges::equal(t.bytes, other->bytes)) << name;
+  }
+}
 
 }  // namespace hearth::test

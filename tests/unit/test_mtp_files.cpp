@@ -134,14 +134,7 @@ TEST(MtpFiles, AreWrittenBackByteForByte) {
     const Hub hub(config);
     const fs::path back = hub.dir / "back";
     EXPECT_EQ(convert_model({.from = hub.path(), .to = back}, *backend).model_type, "deepseek_v3");
-    const Safetensors before(hub.path()), after(back);
-    EXPECT_EQ(before.tensors().size(), after.tensors().size());
-    for (const auto& [name, t] : before.tensors()) {
-      const StoredTensor* other = after.find(name);
-      ASSERT_TRUE(other) << name;
-      EXPECT_EQ(t.shape, other->shape) << name;
-      EXPECT_TRUE(std::ranges::equal(t.bytes, other->bytes)) << name;
-    }
+    test::expect_same_tensors(hub.path(), back);
     const json written = read_json(back / "config.json");
     for (const auto& [key, value] : config.items())
       if (written.contains(key)) { EXPECT_EQ(written.at(key), value) << key; }

@@ -9,6 +9,7 @@
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
+#include "text/chat/roles.h"
 
 namespace hearth::inline data {
 namespace {
@@ -89,28 +90,13 @@ bool is_text(const ordered_json& row) {
          !(has("instruction") && has("output"));
 }
 
-// Roles that model templates know; the last three are turns of programs.
-constexpr std::string_view message_roles[] = {"system", "developer", "user",   "assistant",
-                                              "tool",   "function",  "ipython"};
-
-// The role that an unknown role most likely means; empty: no guess.
-std::string meant_role(std::string role) {
-  for (char& c : role)
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-  if (std::ranges::find(message_roles, role) != std::end(message_roles)) return role;
-  if (role == "human") return "user";
-  for (const char* name : {"gpt", "bot", "model", "ai", "chatgpt"})
-    if (role == name) return "assistant";
-  return {};
-}
-
 void expect_roles(const ordered_json& messages, const std::string& where) {
   for (const ordered_json& m : messages) {
     const std::string& role = m["role"].get_ref<const std::string&>();
-    if (std::ranges::find(message_roles, role) != std::end(message_roles)) continue;
-    const std::string meant = meant_role(role);
-    fail(where, "expected a role system, user or assistant, got {}{}", in_quotes(role),
-         meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
+    const bool of_program = role == "function" || role == "ipython";  // as some templates name it
+    if (!is_message_role(role) && !of_program)
+      fail(where, "expected a role system, user or assistant, got {}{}", in_quotes(role),
+           suggested_role(role));
   }
 }
 

@@ -72,7 +72,7 @@ bool splits_alike(const GgufPreTokenizer& p, const TextRules& rules) {
   const bool regex = p.steps.find("Regex") != p.steps.npos;
   if (regex != std::ranges::any_of(rules.splits,
                                    [](const SplitStep& s) { return s.kind == SplitKind::regex; }))
-    return false;  // and nothing to compile
+    return false;  // without compiling expressions in vain
   VocabularyParts parts;
   read_steps(parts, p.steps);
   return same_steps(parts.text.splits, rules.splits);
