@@ -134,6 +134,34 @@ TEST(CudaGemm, AScaledProductIsAnotherProduct) {
                        2.5e-2);
 }
 
+// Of products with the same shape: one overwrites its result, one adds to it in place, one adds
+// another matrix. Two backends of a process meet them in another order and get the same bits.
+TEST(CudaGemm, OrderOfProductsChangesNoBit) {
+  HEARTH_NEEDS_A_CARD();
+  enum class Adds : uint8_t { nothing, in_place, another };
+  const auto product = [](Backend& b, int64_t N, Adds adds) {
+    constexpr int64_t M = 328, K = 1912;
+    std::mt19937 random(7);
+    test::Held a(b, {M, K}, DType::f32), w(b, {N, K}, DType::f32);
+    test::Held c(b, {M, N}, DType::f32), prior(b, {M, N}, DType::f32);
+    for (test::Held* t : {&a, &w, &c, &prior})
+      t->fill(test::rounded(size_t(t->t.numel()), DType::f32, random));
+    const Tensor added = adds == Adds::nothing ? Tensor{} : adds == Adds::in_place ? c.t : prior.t;
+    b.kernels().gemm(b.stream(),
+                     {.c = c.t, .a = a.t, .b = w.t, .prior = added, .spec = {.tb = true}});
+    return c.read();
+  };
+  const auto first = make_cuda_backend({}), second = make_cuda_backend({});
+  for (int64_t N = 104; N < 1000; N += 56) {
+    SCOPED_TRACE(N);
+    product(*first, N, Adds::nothing);
+    const std::vector<float> in_place = product(*first, N, Adds::in_place);
+    const std::vector<float> another = product(*first, N, Adds::another);
+    EXPECT_TRUE(product(*second, N, Adds::another) == another);
+    EXPECT_TRUE(product(*second, N, Adds::in_place) == in_place);
+  }
+}
+
 struct Product {
   int64_t M, N, K;
   Act act;

@@ -25,7 +25,7 @@ struct Gemms::State {
   GemmChoice tune(const GemmCall& c) {
     CudaStream& stream = products.stream;
     GemmCall trial = c;
-    const int64_t bytes = c.prior && c.prior.data == c.c.data ? c.c.bytes() : 0;
+    const int64_t bytes = c.in_place() ? c.c.bytes() : 0;
     void* place = bytes ? stream.memory.allocate(bytes, "tuning of matrix products") : nullptr;
     if (place) trial.c.data = static_cast<std::byte*>(place);
     GemmChoice choice{.microseconds = 1e3f * GemmProducts::never};
@@ -56,9 +56,10 @@ struct Gemms::State {
   }
 
   // A product that adds to its result in place runs like the one that overwrites it, so the second
-  // micro-batch of a step uses the choice made for the first.
+  // micro-batch of a step takes over the choice made for the first. The choice is then kept for
+  // both: later runs must not depend on which of them is known.
   std::optional<GemmChoice> choice_without_prior(const GemmCall& c) {
-    if (!c.prior || c.prior.data != c.c.data || !c.plain()) return {};
+    if (!c.in_place() || !c.plain()) return {};
     GemmCall other = c;
     other.prior = {};
     return choices.find(other.key(products.tf32));
@@ -81,13 +82,14 @@ struct Gemms::State {
              products.usable(chosen(c, known));
     };
     std::optional<GemmChoice> choice = choices.find(kept);
-    if ((!choice || !fits(*choice)) && !invariant) choice = choice_without_prior(c);
     if (!choice || !fits(*choice)) {
-      const GemmChoice own = invariant ? tune_invariant(products, c) : tune(c);
-      if (own.microseconds >= 1e3f * GemmProducts::never)
+      std::optional<GemmChoice> own;
+      if (!invariant) own = choice_without_prior(c);
+      if (!own || !fits(*own)) own = invariant ? tune_invariant(products, c) : tune(c);
+      if (own->microseconds >= 1e3f * GemmProducts::never)
         fail("cuda gemm", "expected an algorithm for {}, got none from cuBLASLt", kept);
-      const GemmChoice agreed = choices.put(kept, own);
-      choice = fits(agreed) ? agreed : own;
+      const GemmChoice agreed = choices.put(kept, *own);
+      choice = fits(agreed) ? agreed : *own;
     }
     return plans.emplace(std::move(key), chosen(c, *choice)).first->second;
   }

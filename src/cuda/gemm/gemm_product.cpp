@@ -125,9 +125,9 @@ std::string GemmCall::key(bool tf32) const {
   return fmt::format("{}{}x{}x{}/{}/{}/{}{}{}:{}{}>{}{}{}{}{}:{}{}{}{}", batch, M(), N(), K(),
                      a.cols(), b.cols(), c.cols(), spec.ta ? 't' : 'n', spec.tb ? 't' : 'n',
                      to_string(a.dtype), fp8, to_string(c.dtype), tf32 ? "tf32" : "",
-                     bias ? "+bias" : "", prior ? "+prior" : "", spec.alpha == 1 ? "" : "*alpha",
-                     int(spec.act), spec.act_slope ? "'" : "", aux ? "+aux" : "",
-                     spec.symmetric ? "+symmetric" : "");
+                     bias ? "+bias" : "", prior ? in_place() ? "+=" : "+prior" : "",
+                     spec.alpha == 1 ? "" : "*alpha", int(spec.act), spec.act_slope ? "'" : "",
+                     aux ? "+aux" : "", spec.symmetric ? "+symmetric" : "");
 }
 
 GemmProducts::GemmProducts(CudaStream& s, bool tf32) : stream(s), tf32(tf32) {

@@ -19,23 +19,22 @@ struct GemmCall : GemmArgs {
   int64_t M() const { return c.rows() / spec.batch; }
   int64_t N() const { return spec.tb ? b.rows() / spec.batch : b.cols(); }
   int64_t K() const { return spec.tb ? b.cols() : b.rows() / spec.batch; }
+  bool in_place() const { return prior && prior.data == c.data; }  // adds to its own result
   // Whether cuBLASLt has an epilogue for the whole call.
   bool fusible() const;
   bool plain() const { return spec.act == Act::none && !spec.act_slope && fusible(); }
   // An fp8 product whose bias and prior may have no common epilogue: our own kernel can add the
   // prior.
-  bool separable() const {
-    return is_fp8(a.dtype) && plain() && bias && prior && prior.data != c.data;
-  }
+  bool separable() const { return is_fp8(a.dtype) && plain() && bias && prior && !in_place(); }
   // Activations times a weight matrix, as in a forward pass. Products of a backward pass in fp8
   // have this form too; no batch-invariant program has a forward pass in fp8.
   bool forward() const {
     return !spec.ta && spec.tb && !spec.act_slope && spec.single() && !is_fp8(a.dtype);
   }
   // When cuBLASLt adds to a 16-bit matrix in place, it rounds the product first and then the sum.
-  bool rounds_twice() const {
-    return plain() && prior && prior.data == c.data && size_of(c.dtype) == 2;
-  }
+  bool rounds_twice() const { return plain() && in_place() && size_of(c.dtype) == 2; }
+  // The name under which a choice is kept. A product that adds in place and one that adds another
+  // matrix have different names: they may have different choices, and their order must not matter.
   std::string key(bool tf32) const;
 };
 
