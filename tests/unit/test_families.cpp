@@ -206,7 +206,7 @@ std::vector<Family> gguf_families() {
   json seven = json::array();
   for (int i = 0; i < 7; ++i) seven.push_back(i == 5 ? "full_attention" : "sliding_attention");
   return {
-      family("qwen2", llama_keys("qwen2"), {}),
+      family("qwen2", llama_keys("qwen2"), square),
       family("mistral", llama_keys("mistral"), {{"sliding_window", nullptr}}),
       family("smollm3", llama_keys("smollm3"),
              {{"num_hidden_layers", 5}, {"no_rope_layers", {1, 1, 1, 0, 1}}}),
@@ -225,7 +225,10 @@ std::vector<Family> gguf_families() {
               {"layer_types", seven},
               {"rope_local_base_freq", 1e4}}),
       family("phi3", llama_keys("phi3"),
-             {{"partial_rotary_factor", 0.6}, {"sliding_window", nullptr}}),
+             {{"partial_rotary_factor", 0.6},
+              {"sliding_window", nullptr},
+              {"num_attention_heads", 3},
+              {"num_key_value_heads", 1}}),
   };
 }
 
@@ -278,7 +281,7 @@ TEST(FamilyGguf, HasTheTensorsOfItsArchitecture) {
     const TempDir dir;
     const GgufFile f = written(dir, gguf_families()[7].config);
     EXPECT_EQ(f.whole("phi3.rope.dimension_count"), 6);
-    EXPECT_EQ(f.tensors.at("blk.0.attn_qkv.weight").shape, (std::vector<int64_t>{100, 30}));
+    EXPECT_EQ(f.tensors.at("blk.0.attn_qkv.weight").shape, (std::vector<int64_t>{50, 30}));
     EXPECT_EQ(f.tensors.at("blk.0.ffn_up.weight").shape, (std::vector<int64_t>{52, 30}));
   }
   {
@@ -302,6 +305,12 @@ TEST(FamilyGguf, RefusesWhatItsArchitectureDoesNotCompute) {
     const TempDir dir;
     expect_error(error_of([&] { write_gguf_model(dir / "m.gguf", c, store, {}); }), part);
   };
+  refused(0, {{"num_attention_heads", 6}},
+          "qwen2 in GGUF must have heads as wide as the model, 30 in all, got 6 of 10");
+  refused(7, {{"num_attention_heads", 6}}, "phi3 in GGUF must have heads as wide as the model");
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 4.0}};
+  refused(1, {{"rope_scaling", yarn}},
+          "expected a rope_low of 1 and a rope_high of 32 for yarn in GGUF, got 1 and 4");
   refused(2, {{"no_rope_layers", {1, 0, 1, 1, 1}}}, "must leave RoPE out in every fourth layer");
   refused(3, {{"tie_word_embeddings", true}}, "olmo2 in GGUF must have an untied head");
   refused(3, {{"attention_bias", true}}, "olmo2 in GGUF cannot have biases");

@@ -21,8 +21,9 @@ constexpr const char *low_key = "hearth.rope_low", *high_key = "hearth.rope_high
                      *context_key = "hearth.rope_context";
 // llama.cpp knows by the number of layers that these scale scores by another width than a head's.
 constexpr int64_t gemma2_27b = 46, gemma3_27b = 62;
-constexpr int64_t gemma3_period = 6;       // every sixth layer has no window
-constexpr double gemma3_local_base = 1e4;  // of the RoPE of layers with a window
+constexpr int64_t gemma3_period = 6;            // every sixth layer has no window
+constexpr double gemma3_local_base = 1e4;       // of the RoPE of layers with a window
+constexpr float yarn_slow = 1, yarn_fast = 32;  // of all these architectures, whatever a file says
 
 bool is_gemma23(HfType t) { return t == HfType::gemma2 || t == HfType::gemma3_text; }
 
@@ -279,14 +280,26 @@ void check_gemma(const ModelConfig& c, HfType type, std::string_view name) {
 }
 
 void check_layers(const ModelConfig& c, HfType type, std::string_view name) {
-  if (type == HfType::olmo2 && (c.tied || c.heads * c.head_dim != c.dim))
-    fail("gguf", "olmo2 in GGUF must have an untied head, and heads that are as wide as the model");
+  if (type == HfType::olmo2 && c.tied) fail("gguf", "olmo2 in GGUF must have an untied head");
+  const bool square = type == HfType::olmo2 || type == HfType::qwen2 || type == HfType::phi3;
+  if (square && c.heads * c.head_dim != c.dim)
+    fail("gguf", "{} in GGUF must have heads as wide as the model, {} in all, got {} of {}", name,
+         c.dim, c.heads, c.head_dim);
   if (type == HfType::smollm3)
     for (int64_t i = 0; i < c.layers; ++i)
       if (layer_specs(c)[size_t(i)].rope != ((i + 1) % 4 != 0))
         fail("gguf", "smollm3 in GGUF must leave RoPE out in every fourth layer");
   if (c.window > 0 && !is_gemma23(type))
     fail("gguf", "{} in GGUF cannot have a sliding window, got one of {} tokens", name, c.window);
+}
+
+void check_rope(const ModelConfig& c, HfType type, std::string_view name) {
+  if (type == HfType::gpt2) return;
+  if (c.rope_scaling == RopeScaling::llama3 && !has_rope_factors(c, type))
+    fail("gguf", "{} in GGUF cannot use the rope_scaling llama3", name);
+  if (c.rope_scaling == RopeScaling::yarn && (c.rope_low != yarn_slow || c.rope_high != yarn_fast))
+    fail("gguf", "expected a rope_low of {} and a rope_high of {} for yarn in GGUF, got {} and {}",
+         yarn_slow, yarn_fast, c.rope_low, c.rope_high);
 }
 
 }  // namespace
@@ -314,8 +327,7 @@ HfType exportable(const ModelConfig& c) {
   const bool biased = type == HfType::gpt2 || type == HfType::llama || type == HfType::qwen2;
   if (!biased && (c.qkv_bias || c.out_bias || c.mlp_bias))
     fail("gguf", "{} in GGUF cannot have biases", name);
-  if (type != HfType::gpt2 && c.rope_scaling == RopeScaling::llama3 && !has_rope_factors(c, type))
-    fail("gguf", "{} in GGUF cannot use the rope_scaling llama3", name);
+  check_rope(c, type, name);
   check_layers(c, type, name);
   if (gemma) check_gemma(c, type, name);
   check_experts(c, type);
