@@ -30,6 +30,8 @@ void run_convert(const ConvertFlags& flags) {
   if (c.left_out)
     say("the GGUF file does not hold the model's {} modules of multi-token prediction\n",
         c.left_out);
+  if (c.other_gelu)
+    say("llama.cpp computes the GELU of gptneox by its tanh form, within 0.0005 of the model's\n");
   if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);
   if (flags.json) {
     print_json({{"model_type", c.model_type},

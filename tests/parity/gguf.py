@@ -18,7 +18,7 @@ GREEDY, WINDOW = 64, 64
 VARIED = 6  # different tokens among the greedy ones of a random model, at least
 # Largest difference of a logit. ggml looks up GELU in a table of f16 on a CPU.
 TOLERANCE, GELU_TOLERANCE = 5e-4, 1e-2
-GELU = ("gpt2", "gemma", "gemma2", "gemma3")
+GELU = ("gpt2", "gptneox", "gemma", "gemma2", "gemma3")
 
 
 def run(*args, stdin=None):

@@ -16,6 +16,7 @@ YARN = ["--rope-scaling", "yarn", "--rope-factor", 4, "--rope-context", 64, "--r
 QWEN2 = [*LLAMA, "--qkv-bias", "--layout", "qwen2"]
 SMOLLM3 = [*LLAMA, "--rope-pattern", "RRRN", "--layers", 5, "--layout", "smollm3"]
 OLMO2 = [*MODERN, "--qk-norm-whole", "--norm-place", "after", "--no-tied"]
+NEOX = ["--preset", "gpt2", *SMALL, "--position", "rope", "--rotary", 0.25, "--parallel-residual", "--no-tied"]
 PHI3 = [*LLAMA, "--layout", "phi3"]
 GEMMA = [*LLAMA, "--embed-scale", 8, "--act", "geglu_tanh"]
 SANDWICH = ["--norm-place", "sandwich", "--window", 9]
@@ -36,6 +37,10 @@ MODELS = [
     ("gpt2", "gpt2", 257, ["--preset", "gpt2", *SMALL]),
     ("gpt2 odd, untied", "gpt2", 1003,
      ["--preset", "gpt2", *SMALL, "--dim", 54, "--heads", 3, "--hidden", 100, "--layers", 5, "--no-tied"]),
+    ("gptneox", "gptneox", 257, [*NEOX, "--act", "gelu_erf"]),
+    ("gptneox odd, tanh, in sequence", "gptneox", 1003,
+     [*NEOX, "--dim", 90, "--heads", 5, "--hidden", 77, "--layers", 3, "--rotary", 1, "--no-parallel-residual"]),
+    ("gptneox half rotated, linear", "gptneox", 257, [*NEOX, "--rotary", 0.5, "--act", "gelu_erf", *LINEAR]),
     ("llama", "llama", 257, LLAMA),
     ("llama odd, untied, theta 5e5", "llama", 1003, [*LLAMA, *ODD, "--no-tied", "--rope-theta", 500000]),
     ("llama untied, head 80, llama3", "llama", 257,
@@ -90,7 +95,8 @@ MODELS = [
      [*LATENT, *ROUTED, *ODD, "--kv-heads", 0, "--kv-latent", 13, "--nope-dim", 9, "--rope-dim", 6, "--v-head-dim", 7,
       "--experts", 6, "--top-k", 4, "--expert-hidden", 11, "--shared-experts", 3, "--no-norm-topk", "--no-tied"]),
     ("deepseek2 experts in all layers, yarn", "deepseek2", 257,
-     [*LATENT, *ROUTED, *SCALED, "--first-dense-layers", 0, "--q-latent", 20, "--yarn-mscale", 1, "--yarn-mscale-all", 1]),
+     [*LATENT, *ROUTED, *SCALED, "--first-dense-layers", 0, "--q-latent", 20, "--yarn-mscale", 1,
+      "--yarn-mscale-all", 1]),
 ]
 
 # Rows of these are whole blocks of 256.
@@ -98,7 +104,8 @@ QUANTISED = [
     ("llama", [*LLAMA, "--dim", 256, "--heads", 2, "--kv-heads", 1, "--hidden", 512]),
     ("mixtral", [*MIXTRAL, "--dim", 256, "--heads", 2, "--kv-heads", 1, "--expert-hidden", 256, "--experts", 3]),
     ("deepseek2", [*LATENT, *ROUTED, "--dim", 256, "--heads", 2, "--kv-latent", 256, "--nope-dim", 256, "--rope-dim",
-                   64, "--v-head-dim", 128, "--q-latent", 256, "--hidden", 256, "--experts", 3, "--expert-hidden", 256]),
+                   64, "--v-head-dim", 128, "--q-latent", 256, "--hidden", 256, "--experts", 3, "--expert-hidden",
+                   256]),
 ]
 # ggml's names of all quantised types that hearth reads, and hearth's of those that it writes.
 READ = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "q8_K"]

@@ -229,6 +229,9 @@ std::vector<Family> gguf_families() {
               {"sliding_window", nullptr},
               {"num_attention_heads", 3},
               {"num_key_value_heads", 1}}),
+      family("gpt_neox", neox_keys(), {}),
+      family("gpt_neox_tanh", neox_keys(),
+             {{"hidden_act", "gelu_new"}, {"use_parallel_residual", false}}),
   };
 }
 
@@ -285,6 +288,19 @@ TEST(FamilyGguf, HasTheTensorsOfItsArchitecture) {
     EXPECT_EQ(f.tensors.at("blk.0.ffn_up.weight").shape, (std::vector<int64_t>{52, 30}));
   }
   {
+    const TempDir dir;  // q, k and v of all heads
+    const GgufFile f = written(dir, gguf_families()[8].config);
+    EXPECT_EQ(f.text("general.architecture"), "gptneox");
+    EXPECT_EQ(f.whole("gptneox.rope.dimension_count"), 4);
+    EXPECT_TRUE(f.flag("gptneox.use_parallel_residual"));
+    const Safetensors hub(dir / "hub");
+    const auto own = numbers(f.tensors.at("blk.1.attn_qkv.bias"));
+    const auto by_head = numbers(hub.at("gpt_neox.layers.1.attention.query_key_value.bias"));
+    for (size_t head = 0; head < 5; ++head)
+      for (size_t part = 0; part < 3; ++part)
+        EXPECT_EQ(own[(part * 5 + head) * 8], by_head[(head * 3 + part) * 8]);
+  }
+  {
     const TempDir dir;  // neighbours are pairs
     const GgufFile f = written(dir, gguf_families()[2].config);
     const Safetensors hub(dir / "hub");
@@ -321,6 +337,8 @@ TEST(FamilyGguf, RefusesWhatItsArchitectureDoesNotCompute) {
   refused(6,
           {{"sliding_window_pattern", 6}, {"num_hidden_layers", 3}, {"layer_types", alternating}},
           "must have a window in all layers but every 6th");
+  refused(8, {{"tie_word_embeddings", true}}, "gptneox in GGUF must have an untied head");
+  refused(8, {{"attention_bias", false}}, "gptneox in GGUF must have biases of attention");
   refused(7, {{"sliding_window", 7}}, "phi3 in GGUF cannot have a sliding window");
 }
 

@@ -11,6 +11,7 @@
 #include "model/decoder.h"
 #include "model/files/adapter.h"
 #include "model/files/folder.h"
+#include "model/files/gguf_keys.h"
 #include "model/files/gguf_model.h"
 #include "sys/error.h"
 #include "text/chat/chat_template.h"
@@ -205,6 +206,7 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
                                    .tokenizer = source.tokenizer(),
                                    .chat_template = chat_template_of(source)});
   done.left_out = merged.mtp;
+  done.other_gelu = computes_other_gelu(merged, hf_type(merged));
   return done;
 }
 

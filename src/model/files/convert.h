@@ -27,8 +27,9 @@ struct Converted {
   std::string from, model_type, dtype;
   int64_t params = 0;
   bool tokenizer = false;
-  int64_t widened = 0;   // GGUF matrices in a wider type because their rows do not fit blocks
-  int64_t left_out = 0;  // modules of multi-token prediction that are not in the GGUF file
+  int64_t widened = 0;      // GGUF matrices in a wider type because their rows do not fit blocks
+  int64_t left_out = 0;     // modules of multi-token prediction that are not in the GGUF file
+  bool other_gelu = false;  // llama.cpp computes another form of GELU than the model has
 };
 
 // `to` must be new or empty.

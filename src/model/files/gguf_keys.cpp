@@ -19,6 +19,8 @@ using nlohmann::json;
 // llama.cpp stores only the resulting factors of Llama 3's rule, not its bounds.
 constexpr const char *low_key = "hearth.rope_low", *high_key = "hearth.rope_high",
                      *context_key = "hearth.rope_context";
+// llama.cpp has one GELU for gptneox and no key that says which one a model was trained with.
+constexpr const char* act_key = "hearth.hidden_act";
 // llama.cpp knows by the number of layers that these scale scores by another width than a head's.
 constexpr int64_t gemma2_27b = 46, gemma3_27b = 62;
 constexpr int64_t gemma3_period = 6;            // every sixth layer has no window
@@ -26,6 +28,7 @@ constexpr double gemma3_local_base = 1e4;       // of the RoPE of layers with a 
 constexpr float yarn_slow = 1, yarn_fast = 32;  // of all these architectures, whatever a file says
 
 bool is_gemma23(HfType t) { return t == HfType::gemma2 || t == HfType::gemma3_text; }
+bool has_gelu(HfType t) { return t == HfType::gpt2 || t == HfType::gpt_neox; }
 
 // --- reading ---
 
@@ -79,6 +82,27 @@ json read_gpt2_keys(const GgufTable& f, const std::string& arch) {
           {"embd_pdrop", 0},
           {"attn_pdrop", 0},
           {"resid_pdrop", 0}};
+}
+
+json read_neox_keys(const GgufTable& f, const std::string& arch) {
+  const int64_t dim = f.whole(arch + "embedding_length");
+  const int64_t heads = f.whole(arch + "attention.head_count");
+  const int64_t head = heads > 0 ? dim / heads : 0,
+                rotated = f.whole(arch + "rope.dimension_count");
+  if (rotated < 1 || rotated > head)
+    fail(f.where, "expected {}rope.dimension_count between 1 and {}, the width of a head, got {}",
+         arch, head, rotated);
+  json rope = read_rope_keys(f, arch);
+  rope["partial_rotary_factor"] = double(rotated) / double(head);
+  return {{"max_position_embeddings", f.whole(arch + "context_length")},
+          {"hidden_size", dim},
+          {"num_hidden_layers", f.whole(arch + "block_count")},
+          {"intermediate_size", f.whole(arch + "feed_forward_length")},
+          {"num_attention_heads", heads},
+          {"layer_norm_eps", f.number(arch + "attention.layer_norm_epsilon")},
+          {"use_parallel_residual", f.flag(arch + "use_parallel_residual")},
+          {"hidden_act", f.has(act_key) ? f.text(act_key) : "gelu"},
+          {"rope_parameters", rope}};
 }
 
 // The width by which scores are scaled.
@@ -156,12 +180,17 @@ bool has_rope_factors(const ModelConfig& c, HfType type) {
          (type == HfType::llama || type == HfType::mixtral);
 }
 
+bool computes_other_gelu(const ModelConfig& c, HfType type) {
+  return type == HfType::gpt_neox && c.act == Act::gelu_erf;
+}
+
 std::string_view gguf_architecture(HfType type) {
   switch (type) {
-    case HfType::mistral:   // a llama there, and only without a window
-    case HfType::gpt_neox:  // has another GELU there
+    case HfType::mistral:  // a llama there, and only without a window
     case HfType::hearth:
       return {};
+    case HfType::gpt_neox:
+      return "gptneox";
     case HfType::gemma3_text:
       return "gemma3";
     case HfType::mixtral:
@@ -212,7 +241,9 @@ ModelConfig read_gguf_config(const GgufTable& f) {
   const HfType type = gguf_type(f);
   const std::string arch = std::string(gguf_architecture(type)) + ".";
   refuse_unused_keys(f, arch, type);
-  json j = type == HfType::gpt2 ? read_gpt2_keys(f, arch) : read_llama_keys(f, arch, type);
+  json j = type == HfType::gpt2       ? read_gpt2_keys(f, arch)
+           : type == HfType::gpt_neox ? read_neox_keys(f, arch)
+                                      : read_llama_keys(f, arch, type);
   read_expert_keys(j, f, arch, type);
   const auto embed = f.tensors.find("token_embd.weight");
   if (embed == f.tensors.end() || embed->second.shape.size() != 2)
@@ -280,7 +311,11 @@ void check_gemma(const ModelConfig& c, HfType type, std::string_view name) {
 }
 
 void check_layers(const ModelConfig& c, HfType type, std::string_view name) {
-  if (type == HfType::olmo2 && c.tied) fail("gguf", "olmo2 in GGUF must have an untied head");
+  const bool neox = type == HfType::gpt_neox;
+  if ((type == HfType::olmo2 || neox) && c.tied)
+    fail("gguf", "{} in GGUF must have an untied head", name);
+  if (neox && !c.qkv_bias && !c.out_bias)
+    fail("gguf", "{} in GGUF must have biases of attention", name);
   const bool square = type == HfType::olmo2 || type == HfType::qwen2 || type == HfType::phi3;
   if (square && c.heads * c.head_dim != c.dim)
     fail("gguf", "{} in GGUF must have heads as wide as the model, {} in all, got {} of {}", name,
@@ -321,10 +356,10 @@ HfType exportable(const ModelConfig& c) {
          "llama.cpp has no architecture that computes this model ({}), so GGUF cannot hold it",
          enum_name(type));
   const bool gemma = type == HfType::gemma || is_gemma23(type);
-  const Act act = type == HfType::gpt2 ? Act::gelu_tanh : gemma ? Act::geglu_tanh : Act::swiglu;
-  if (c.act != act)
+  const Act act = has_gelu(type) ? Act::gelu_tanh : gemma ? Act::geglu_tanh : Act::swiglu;
+  if (c.act != act && !computes_other_gelu(c, type))
     fail("gguf", "expected act {} for {}, got {}", enum_name(act), name, enum_name(c.act));
-  const bool biased = type == HfType::gpt2 || type == HfType::llama || type == HfType::qwen2;
+  const bool biased = has_gelu(type) || type == HfType::llama || type == HfType::qwen2;
   if (!biased && (c.qkv_bias || c.out_bias || c.mlp_bias))
     fail("gguf", "{} in GGUF cannot have biases", name);
   check_rope(c, type, name);
@@ -344,13 +379,15 @@ void put_config(GgufKeys& keys, const ModelConfig& c, HfType type) {
   keys.set(arch + "feed_forward_length", type == HfType::mixtral ? c.moe.expert_hidden : c.hidden);
   keys.set(arch + "attention.head_count", c.heads);
   if (!c.mla) keys.set(arch + "attention.head_count_kv", c.kv_heads);
-  if (type == HfType::gpt2) {
-    keys.set(arch + "attention.layer_norm_epsilon", c.norm_eps);
-  } else {
-    keys.set(arch + "attention.layer_norm_rms_epsilon", c.norm_eps);
-    if (!c.mla) keys.set(arch + "attention.key_length", c.head_dim);
-    if (!c.mla) keys.set(arch + "attention.value_length", c.head_dim);
-    put_rope(keys, c, arch);
+  keys.set(
+      arch + (has_gelu(type) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
+      c.norm_eps);
+  if (!c.mla && !has_gelu(type)) keys.set(arch + "attention.key_length", c.head_dim);
+  if (!c.mla && !has_gelu(type)) keys.set(arch + "attention.value_length", c.head_dim);
+  if (type != HfType::gpt2) put_rope(keys, c, arch);
+  if (type == HfType::gpt_neox) {
+    keys.set(arch + "use_parallel_residual", c.parallel_residual);
+    keys.set(act_key, c.act == Act::gelu_erf ? "gelu" : "gelu_new");
   }
   if (c.mla) put_latents(keys, c, arch);
   put_experts(keys, c, type, arch);

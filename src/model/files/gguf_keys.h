@@ -22,6 +22,9 @@ ModelConfig read_gguf_config(const GgufTable&);
 
 // The layout under which llama.cpp computes this model; an error says why there is none.
 HfType exportable(const ModelConfig&);
+// Whether llama.cpp computes GELU by its tanh form where the model has the exact one. The family
+// was trained so, and llama.cpp's own converter writes such files.
+bool computes_other_gelu(const ModelConfig&, HfType);
 // The keys that say what the model is.
 void put_config(GgufKeys&, const ModelConfig&, HfType);
 std::vector<float> rope_factors(const ModelConfig&);  // of Llama 3's rule

@@ -42,6 +42,10 @@ constexpr NamePair block_names[] = {{"ln_1", "attn_norm"},
                                     {"pre_feedforward_layernorm", "ffn_norm"},
                                     {"post_feedforward_layernorm", "post_ffw_norm"},
                                     {"self_attn.qkv_proj", "attn_qkv"},
+                                    {"attention.query_key_value", "attn_qkv"},
+                                    {"attention.dense", "attn_output"},
+                                    {"mlp.dense_h_to_4h", "ffn_up"},
+                                    {"mlp.dense_4h_to_h", "ffn_down"},
                                     {"mlp.gate_up_proj", "ffn_up"},
                                     {"mlp.gate_proj", "ffn_gate"},
                                     {"mlp.up_proj", "ffn_up"},
@@ -57,10 +61,15 @@ constexpr NamePair block_names[] = {{"ln_1", "attn_norm"},
                                     {"block_sparse_moe.experts.w1", "ffn_gate_exps"},
                                     {"block_sparse_moe.experts.w3", "ffn_up_exps"},
                                     {"block_sparse_moe.experts.w2", "ffn_down_exps"}};
-constexpr NamePair outer_names[] = {
-    {"transformer.wte", "token_embd"},   {"transformer.wpe", "position_embd"},
-    {"transformer.ln_f", "output_norm"}, {"model.embed_tokens", "token_embd"},
-    {"model.norm", "output_norm"},       {"lm_head", "output"}};
+constexpr NamePair outer_names[] = {{"transformer.wte", "token_embd"},
+                                    {"transformer.wpe", "position_embd"},
+                                    {"transformer.ln_f", "output_norm"},
+                                    {"model.embed_tokens", "token_embd"},
+                                    {"model.norm", "output_norm"},
+                                    {"lm_head", "output"},
+                                    {"gpt_neox.embed_in", "token_embd"},
+                                    {"gpt_neox.final_layer_norm", "output_norm"},
+                                    {"embed_out", "output"}};
 constexpr std::string_view kv_b_end = ".attn_kv_b.weight";
 
 std::string_view renamed(std::string_view stem, std::span<const NamePair> names) {
@@ -92,7 +101,7 @@ std::pair<std::string, int64_t> without_expert(std::string_view own) {
 Place place_of(std::string_view hub, HfType type) {
   const size_t dot = hub.rfind('.');
   const std::string_view stem = hub.substr(0, dot), kind = hub.substr(dot);
-  for (const std::string_view prefix : {"transformer.h.", "model.layers."}) {
+  for (const std::string_view prefix : {"transformer.h.", "model.layers.", "gpt_neox.layers."}) {
     if (!stem.starts_with(prefix)) continue;
     const std::string_view rest = stem.substr(prefix.size());
     const size_t end = rest.find('.');
@@ -186,6 +195,7 @@ FileLayout gguf_layout(HfType type) {
           .conv1d = false,
           .pairs = neighbours ? RopePairs::interleaved : RopePairs::half,
           .gain_offset = false,
+          .by_head = false,
           .latent_pairs = RopePairs::interleaved};
 }
 
