@@ -66,7 +66,7 @@ TEST(GgufVocabulary, KeepsDigitsApartWhereItsNameSaysSo) {
   put_vocabulary(keys, dir / "saved", 260);
   EXPECT_NE(keys.bytes().find("smollm"), std::string::npos);
   expect_error(error_of([&] { Tokenizer::load(bpe_file(dir, 3, false, "falcon")); }),
-               "expected tokenizer.ggml.pre to be one of gpt-2, phi-2, llama-bpe, llama3, ");
+               "expected tokenizer.ggml.pre to be one of gpt-2, phi-2, olmo, mpt, llama-bpe, ");
 }
 
 TEST(GgufVocabulary, RefusesABosThatStandsForNothing) {
@@ -84,12 +84,13 @@ TEST(GgufVocabulary, TakesBosAndWholeWordsFromTheName) {
   };
   const TempDir dir;
   for (const Row& row :
-       {Row{"gpt-2", false, false}, Row{"phi-2", false, false}, Row{"llama-bpe", true, true},
-        Row{"llama3", true, true}, Row{"llama-v3", true, true}, Row{"smaug-bpe", false, false},
-        Row{"dbrx", false, false}, Row{"deepseek-v3", false, false},
-        Row{"deepseek-r1-qwen", false, false}, Row{"qwen2", false, false},
-        Row{"gpt-4o", false, false}, Row{"smollm", false, false}, Row{"starcoder", false, false},
-        Row{"refact", false, false}, Row{"command-r", false, false}}) {
+       {Row{"gpt-2", false, false}, Row{"phi-2", false, false}, Row{"olmo", false, false},
+        Row{"mpt", false, false}, Row{"llama-bpe", true, true}, Row{"llama3", true, true},
+        Row{"llama-v3", true, true}, Row{"smaug-bpe", false, false}, Row{"dbrx", false, false},
+        Row{"deepseek-v3", false, false}, Row{"deepseek-r1-qwen", false, false},
+        Row{"qwen2", false, false}, Row{"gpt-4o", false, false}, Row{"smollm", false, false},
+        Row{"starcoder", false, false}, Row{"refact", false, false},
+        Row{"command-r", false, false}}) {
     const Tokenizer t = Tokenizer::load(bpe_file(dir, 3, {}, row.pre));
     Ids ids{5};
     t.add_template(ids);

@@ -32,6 +32,8 @@ constexpr std::string_view deepseek_v3_steps =
 constexpr GgufPreTokenizer pre_tokenizers[] = {
     {"gpt-2", Pattern::gpt2},
     {"phi-2", Pattern::gpt2},
+    {"olmo", Pattern::gpt2},
+    {"mpt", Pattern::gpt2},
     {.name = "llama-bpe", .pattern = Pattern::llama3, .ignore_merges = true, .add_bos = true},
     {.name = "llama3", .pattern = Pattern::llama3, .ignore_merges = true, .add_bos = true},
     {.name = "llama-v3", .pattern = Pattern::llama3, .ignore_merges = true, .add_bos = true},
