@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "formats/json.h"
 #include "model/files/tensor_rows.h"
 #include "model/layer_spec.h"
 #include "model/lora.h"
