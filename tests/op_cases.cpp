@@ -176,6 +176,7 @@ struct Attend {
   int64_t window = 0;
   float softcap = 0, dropout = 0;
   bool alibi = false, documents = false;
+  bool relative = false;  // a bias by distance, which two calls share
 
   int64_t v_width(int64_t D) const { return std::max<int64_t>(1, D * v_num / v_den); }
 };
@@ -197,34 +198,49 @@ Qkv attended(Recorder& r, const Attend& a, int64_t G) {
   return {q, {kv, {G, D, 0, G * (D + W), D + W}}, {kv, {G, W, D, G * (D + W), D + W}}};
 }
 
+Masks masks_of(Recorder& r, const Attend& a) {
+  const int64_t T = r.d.T, H = r.d.H;
+  Masks masks;
+  if (a.alibi) {
+    std::vector<float> slopes;
+    for (int64_t h = 0; h < H; ++h) slopes.push_back(std::exp2(float(-h - 1)));
+    masks.slopes = r.t.constant("slopes", {H}, slopes);
+  }
+  if (a.documents)
+    masks.documents =
+        r.ids("documents", {r.d.B, T}, [T](int64_t i) { return document_of(i / T, i % T); });
+  const int32_t buckets[] = {0, 1, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5};
+  if (a.relative)
+    masks.bias = distance_bias(r.t, r.weight("table", {6, H}), "buckets", std::span(buckets));
+  return masks;
+}
+
 OpCase attention_case(const char* name, const Attend& a) {
   const auto record = [=](Recorder& r) {
     const auto [B, T, C, N, H, D, V] = r.d;
     const int64_t G = a.kv_share ? std::max<int64_t>(1, H / a.kv_share) : 1;
-    Masks masks;
-    if (a.alibi) {
-      std::vector<float> slopes;
-      for (int64_t h = 0; h < H; ++h) slopes.push_back(std::exp2(float(-h - 1)));
-      masks.slopes = r.t.constant("slopes", {H}, slopes);
-    }
-    if (a.documents)
-      masks.documents =
-          r.ids("documents", {B, T}, [T = T](int64_t i) { return document_of(i / T, i % T); });
-    r.output(attention(r.t, attended(r, a, G), masks,
-                       {.window = a.window,
-                        .scale = float(1 / std::sqrt(double(D))),
-                        .softcap = a.softcap,
-                        .dropout = a.dropout,
-                        .salt = 77}));
+    const Masks masks = masks_of(r, a);
+    AttnSpec spec{.window = a.window,
+                  .scale = float(1 / std::sqrt(double(D))),
+                  .softcap = a.softcap,
+                  .dropout = a.dropout,
+                  .salt = 77};
+    const Qkv heads = attended(r, a, G);
+    r.output(attention(r.t, heads, masks, spec));
+    if (!a.relative) return;
+    spec.salt = 78, spec.scale *= 0.5f;
+    r.output(attention(r.t, heads, masks, spec));
   };
   const auto sees = [a](int64_t b, int64_t i, int64_t j) {
     return (!a.window || i - j < a.window) &&
            (!a.documents || document_of(b, i) == document_of(b, j));
   };
+  // The scores of a single token have no gradient, so there is nothing to compare of a bias.
+  const Dims least{.B = 1, .T = a.relative ? 2 : 1, .H = 2, .D = 2};
   return {name,
           record,
           {{.B = 2, .T = 7, .H = 4, .D = 8},
-           {.B = 1, .T = 1, .H = 2, .D = 2},
+           least,
            {.B = 1, .T = 37, .H = 2, .D = 20},
            {.B = 2, .T = 70, .H = 2, .D = 64}},
           {.B = 2, .T = 512, .H = 12, .D = 64},
@@ -404,6 +420,12 @@ std::vector<OpCase> make_cases() {
       attention_case("attention_window", {.kv_share = 2, .window = 3}),
       attention_case("attention_softcap", {.softcap = 2}),
       attention_case("attention_alibi", {.kv_share = 2, .alibi = true}),
+      attention_case("attention_relative", {.relative = true}),
+      attention_case("attention_relative_gqa", {.kv_share = 2, .softcap = 2, .relative = true}),
+      attention_case("attention_relative_documents",
+                     {.kv_share = 0, .v_num = 2, .documents = true, .relative = true}),
+      attention_case("attention_relative_window",
+                     {.kv_share = 2, .window = 9, .dropout = dropout_p, .relative = true}),
       attention_case("attention_documents", {.documents = true}),
       attention_case("attention_dropout", {.kv_share = 2, .dropout = dropout_p}),
       attention_case("attention_narrow_v", {.v_num = 3, .v_den = 4}),

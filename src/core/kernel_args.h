@@ -241,6 +241,7 @@ struct AttentionArgs {
   Tensor lse = {};  // (B, H, T) acc: log of the sum of the exponentials of the scores
   HeadView q, k, v;
   Tensor slopes = {};     // (H) f32: ALiBi adds -slope * (i - j) after the softcap
+  Tensor bias = {};       // (H, S) acc: adds bias[h, min(i - j, S - 1)] after the softcap
   Tensor documents = {};  // (B, T) i32: query i sees key j only if their documents are equal
   Tensor scalars = {};    // Scalars; read with dropout only
   AttnSpec spec = {};
@@ -248,15 +249,18 @@ struct AttentionArgs {
 
 struct AttentionBwdArgs {
   HeadView dq, dk, dv;  // together they cover their tensors, which may be absent with fp8
+  Tensor dbias = {};    // (H, S) acc
   Tensor delta;         // (B, H, T) acc: scratch
   Tensor dy;            // (B, T, H, V)
   Tensor y;             // (B, T, H, V), of the forward pass
   Tensor lse;           // (B, H, T) acc, of the forward pass
   HeadView q, k, v;
-  Tensor slopes = {};     // (H) f32
-  Tensor documents = {};  // (B, T) i32
-  Tensor scalars = {};    // Scalars; read with dropout only
-  Fp8Output fp8 = {};     // receives dq, dk and dv, if they share one tensor of bf16
+  Tensor slopes = {};       // (H) f32
+  Tensor bias = {};         // (H, S) acc
+  Tensor dbias_prior = {};  // (H, S) acc: added to dbias; may be its memory
+  Tensor documents = {};    // (B, T) i32
+  Tensor scalars = {};      // Scalars; read with dropout only
+  Fp8Output fp8 = {};       // receives dq, dk and dv, if they share one tensor of bf16
   AttnSpec spec = {};
 };
 
@@ -276,7 +280,23 @@ struct AttentionCachedArgs {
   Tensor sequences;    // (1, N) i32
   Tensor tables;       // (sequences, blocks of each) i32
   Tensor slopes = {};  // (H) f32
+  Tensor bias = {};    // (H, S) acc
   AttnSpec spec = {};
+};
+
+// y[h, d] = w[buckets[d], h]: the bias of every distance, from a table with one row per bucket.
+struct DistanceBiasArgs {
+  Tensor y;        // (H, S) acc
+  Tensor w;        // (n, H)
+  Tensor buckets;  // (S) i32: a row of w for each distance
+};
+
+// dw[n, h] = the sum of dy[h, d] over the distances d of bucket n, in order.
+struct DistanceBiasBwdArgs {
+  Tensor dw;         // (n, H) acc
+  Tensor dy;         // (H, S) acc
+  Tensor buckets;    // (S) i32
+  bool add = false;  // dw adds to its current contents
 };
 
 // --- elementwise ---

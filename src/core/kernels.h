@@ -9,40 +9,42 @@
 #include "core/kernel_args.h"
 
 // The kernels that every backend has.
-#define HEARTH_KERNELS(KERNEL)                  \
-  KERNEL(gemm, GemmArgs)                        \
-  KERNEL(column_sum, ColumnSumArgs)             \
-  KERNEL(embed, EmbedArgs)                      \
-  KERNEL(embed_bwd, EmbedBwdArgs)               \
-  KERNEL(scatter_rows, ScatterRowsArgs)         \
-  KERNEL(previous_tokens, PreviousTokensArgs)   \
-  KERNEL(further_tokens, FurtherTokensArgs)     \
-  KERNEL(norm, NormArgs)                        \
-  KERNEL(norm_bwd, NormBwdArgs)                 \
-  KERNEL(qk_norm_rope, QkNormRopeArgs)          \
-  KERNEL(qk_norm_rope_bwd, QkNormRopeBwdArgs)   \
-  KERNEL(attention, AttentionArgs)              \
-  KERNEL(attention_bwd, AttentionBwdArgs)       \
-  KERNEL(attention_cached, AttentionCachedArgs) \
-  KERNEL(activation, ActivationArgs)            \
-  KERNEL(activation_bwd, ActivationBwdArgs)     \
-  KERNEL(output_gate, OutputGateArgs)           \
-  KERNEL(output_gate_bwd, OutputGateBwdArgs)    \
-  KERNEL(dropout, DropoutArgs)                  \
-  KERNEL(add, AddArgs)                          \
-  KERNEL(mix, MixArgs)                          \
-  KERNEL(mix_bwd, MixBwdArgs)                   \
-  KERNEL(copy, CopyArgs)                        \
-  KERNEL(cross_entropy, CrossEntropyArgs)       \
-  KERNEL(mean_loss, MeanLossArgs)               \
-  KERNEL(logprob, LogprobArgs)                  \
-  KERNEL(logprob_bwd, LogprobBwdArgs)           \
-  KERNEL(sum_squares, SumSquaresArgs)           \
-  KERNEL(gate_update, GateUpdateArgs)           \
-  KERNEL(update_weights, UpdateArgs)            \
-  KERNEL(unit_matrix, UnitMatrixArgs)           \
-  KERNEL(neuron_factors, NeuronFactorsArgs)     \
-  HEARTH_MOE_KERNELS(KERNEL)                    \
+#define HEARTH_KERNELS(KERNEL)                   \
+  KERNEL(gemm, GemmArgs)                         \
+  KERNEL(column_sum, ColumnSumArgs)              \
+  KERNEL(embed, EmbedArgs)                       \
+  KERNEL(embed_bwd, EmbedBwdArgs)                \
+  KERNEL(scatter_rows, ScatterRowsArgs)          \
+  KERNEL(previous_tokens, PreviousTokensArgs)    \
+  KERNEL(further_tokens, FurtherTokensArgs)      \
+  KERNEL(norm, NormArgs)                         \
+  KERNEL(norm_bwd, NormBwdArgs)                  \
+  KERNEL(qk_norm_rope, QkNormRopeArgs)           \
+  KERNEL(qk_norm_rope_bwd, QkNormRopeBwdArgs)    \
+  KERNEL(attention, AttentionArgs)               \
+  KERNEL(attention_bwd, AttentionBwdArgs)        \
+  KERNEL(attention_cached, AttentionCachedArgs)  \
+  KERNEL(distance_bias, DistanceBiasArgs)        \
+  KERNEL(distance_bias_bwd, DistanceBiasBwdArgs) \
+  KERNEL(activation, ActivationArgs)             \
+  KERNEL(activation_bwd, ActivationBwdArgs)      \
+  KERNEL(output_gate, OutputGateArgs)            \
+  KERNEL(output_gate_bwd, OutputGateBwdArgs)     \
+  KERNEL(dropout, DropoutArgs)                   \
+  KERNEL(add, AddArgs)                           \
+  KERNEL(mix, MixArgs)                           \
+  KERNEL(mix_bwd, MixBwdArgs)                    \
+  KERNEL(copy, CopyArgs)                         \
+  KERNEL(cross_entropy, CrossEntropyArgs)        \
+  KERNEL(mean_loss, MeanLossArgs)                \
+  KERNEL(logprob, LogprobArgs)                   \
+  KERNEL(logprob_bwd, LogprobBwdArgs)            \
+  KERNEL(sum_squares, SumSquaresArgs)            \
+  KERNEL(gate_update, GateUpdateArgs)            \
+  KERNEL(update_weights, UpdateArgs)             \
+  KERNEL(unit_matrix, UnitMatrixArgs)            \
+  KERNEL(neuron_factors, NeuronFactorsArgs)      \
+  HEARTH_MOE_KERNELS(KERNEL)                     \
   HEARTH_MLA_KERNELS(KERNEL)
 
 #define HEARTH_DECLARE_KERNEL(name, Args) void name(Stream&, const Args&);

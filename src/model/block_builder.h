@@ -128,7 +128,7 @@ struct BlockBuilder {
       first_values = columns(t, qkv, layout.v.offset, l.v_size());
     const Qkv heads = packed(mixed_values(turned(qkv, l), qkv, l, layout.v), layout);
     const AttnSpec spec = scores_of(l);
-    Var y = mode.cache_blocks ? attention_cached(t, cache(layer), heads, paged(), slopes, spec)
+    Var y = mode.cache_blocks ? attention_cached(t, cache(layer), heads, paged(), {slopes}, spec)
                               : attention(t, heads, {slopes, inputs.documents}, spec);
     if (gates) y = gated(y, gate_x, l);
     const auto scope = t.scope("out");

@@ -104,6 +104,13 @@ void check_views(Tape& t, const Qkv& x) {
     fail(t.where(), "expected heads of q and k of one width, got {} and {}", q.width, k.width);
 }
 
+void check_masks(Tape& t, const Masks& m, int64_t heads) {
+  if (m.slopes && m.bias) fail(t.where(), "attention takes slopes or a bias by distance, not both");
+  if (m.bias &&
+      (t.shape(m.bias).rank != 2 || t.shape(m.bias)[0] != heads || t.shape(m.bias)[1] < 1))
+    fail(t.where(), "expected a bias ({}, distances), got {}", heads, to_string(t.shape(m.bias)));
+}
+
 // Elements that no view covers would get no gradient.
 void check_cover(Tape& t, const QkvPlaces& at) {
   const std::pair<int, const HeadLayout*> views[] = {
@@ -122,11 +129,13 @@ void attention_backward(Tape& t, const Node& n, const QkvPlaces& at, const AttnS
   check_cover(t, at);
   const auto same_shape = [&](Var x) { return x ? t.temp(t.shape(x)) : Var{}; };
   const Var dq = same_shape(n.in[0]), dk = same_shape(n.in[1]), dv = same_shape(n.in[2]);
-  const Var delta = t.temp(t.shape(n.out[1]), t.acc());
+  const Var delta = t.temp(t.shape(n.out[1]), t.acc()), bias = n.in[6];
+  const Tape::Sink dbias = t.needs_grad(bias) ? t.grad_sink(bias) : Tape::Sink{};
   const auto launch = [at, spec](auto* f, Stream& s, In in, Out out) {
     f(s, {.dq = at.q_of(out),
           .dk = at.k_of(out),
           .dv = at.v_of(out),
+          .dbias = out[4],
           .delta = out[3],
           .dy = in[3],
           .y = in[4],
@@ -135,6 +144,8 @@ void attention_backward(Tape& t, const Node& n, const QkvPlaces& at, const AttnS
           .k = at.k_of(in),
           .v = at.v_of(in),
           .slopes = in[6],
+          .bias = in[9],
+          .dbias_prior = in[10],
           .documents = in[7],
           .scalars = in[8],
           .fp8 = fp8_output(in, out),
@@ -142,6 +153,7 @@ void attention_backward(Tape& t, const Node& n, const QkvPlaces& at, const AttnS
   };
   Op op = kernel_op<&Kernels::attention_bwd>("attention_bwd", launch);
   op.fp8_result = at.packed();
+  op.inplace = {{4, 10}};
   t.push(std::move(op),
          {t.saved(n.in[0]),
           t.saved(n.in[1]),
@@ -152,9 +164,11 @@ void attention_backward(Tape& t, const Node& n, const QkvPlaces& at, const AttnS
           n.in[3],
           n.in[4],
           n.in[5],
+          bias,
+          dbias.prior,
           {},
           {}},
-         {dq, dk, dv, delta, {}, {}, {}});
+         {dq, dk, dv, delta, dbias.out, {}, {}, {}});
   for (int i = 0; i < 3; ++i)
     if (const Var dx = std::array{dq, dk, dv}[size_t(i)]) t.add_grad(n.in[size_t(i)], dx);
 }
@@ -194,6 +208,7 @@ Var attention(Tape& t, const Qkv& x, const Masks& masks, const AttnSpec& spec) {
   check_views(t, x);
   const QkvPlaces at(x);
   const int64_t B = t.shape(x.q.x)[0], T = t.shape(x.q.x)[1], H = at.layout.q.heads;
+  check_masks(t, masks, H);
   const Var y = t.temp({B, T, H, at.layout.v.width});
   const Var lse = t.temp({B, H, T}, t.acc());
   Op op =
@@ -204,22 +219,44 @@ Var attention(Tape& t, const Qkv& x, const Masks& masks, const AttnSpec& spec) {
               .k = at.k_of(in),
               .v = at.v_of(in),
               .slopes = in[3],
+              .bias = in[6],
               .documents = in[4],
               .scalars = in[5],
               .spec = spec});
       });
   op.backward = [at, spec](Tape& t, const Node& n) { attention_backward(t, n, at, spec); };
   std::vector<Var> in = at.once(x.q.x, x.k.x, x.v.x);
-  for (const Var v : {masks.slopes, masks.documents, spec.dropout > 0 ? scalars(t) : Var{}})
+  for (const Var v :
+       {masks.slopes, masks.documents, spec.dropout > 0 ? scalars(t) : Var{}, masks.bias})
     in.push_back(v);
   t.push(std::move(op), std::move(in), {y, lse});
   return y;
 }
 
-Var attention_cached(Tape& t, Var cache, const Qkv& x, const Paged& paged, Var slopes,
+Var distance_bias(Tape& t, Var w, const std::string& name, std::span<const int32_t> buckets) {
+  const int64_t S = int64_t(buckets.size());
+  const Var ids = t.constant(name, {S}, buckets), y = t.temp({t.shape(w)[1], S}, t.acc());
+  Op op =
+      kernel_op<&Kernels::distance_bias>("distance_bias", [](auto* f, Stream& s, In in, Out out) {
+        f(s, {.y = out[0], .w = in[0], .buckets = in[1]});
+      });
+  op.backward = [](Tape& t, const Node& n) {
+    const Tape::Sink dw = t.grad_sink(n.in[0]);
+    const auto launch = [add = bool(dw.prior)](auto* f, Stream& s, In in, Out out) {
+      f(s, {.dw = out[0], .dy = in[0], .buckets = in[1], .add = add});
+    };
+    t.push(kernel_op<&Kernels::distance_bias_bwd>("distance_bias_bwd", launch),
+           {t.grad(n.out[0]), n.in[1], dw.prior}, {dw.out});
+  };
+  t.push(std::move(op), {w, ids}, {y});
+  return y;
+}
+
+Var attention_cached(Tape& t, Var cache, const Qkv& x, const Paged& paged, const Masks& masks,
                      const AttnSpec& spec) {
   check_views(t, x);
   const QkvPlaces at(x);
+  check_masks(t, masks, at.layout.q.heads);
   const Shape s = t.shape(x.q.x), c = t.shape(cache);
   const CacheLayout own = cache_layout(at.layout.k, at.layout.v, t[cache].dtype);
   if (s[0] != 1 || c.numel() != c[0] * own.block())
@@ -236,10 +273,12 @@ Var attention_cached(Tape& t, Var cache, const Qkv& x, const Paged& paged, Var s
           .sequences = in[4],
           .tables = in[5],
           .slopes = in[6],
+          .bias = in[7],
           .spec = spec});
   };
   std::vector<Var> in = at.once(x.q.x, x.k.x, x.v.x);
-  for (const Var v : {paged.positions, paged.sequences, paged.tables, slopes, cache})
+  for (const Var v :
+       {paged.positions, paged.sequences, paged.tables, masks.slopes, masks.bias, cache})
     in.push_back(v);
   t.push(kernel_op<&Kernels::attention_cached>("attention_cached", launch), std::move(in),
          {y, cache});

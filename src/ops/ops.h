@@ -67,10 +67,16 @@ Normed norm(Tape&, Var x, Var residual, Var gain, Var bias, const NormSpec&);
 // --- attention.cpp ---
 // On packed q | k | v (B, T, spec.token()).
 Var qk_norm_rope(Tape&, Var qkv, Var positions, Var rope, Var q_gain, Var k_gain, const QkSpec&);
+// What changes or hides scores; at most one of slopes and bias.
 struct Masks {
   Var slopes = {};     // (H) ALiBi
   Var documents = {};  // (B, T) i32
+  Var bias = {};       // (H, S) acc, of distance_bias()
 };
+// (H, S) acc: the column of w (n, H) of each head, by distance. buckets[d] is the row of w for the
+// distance d; distances from S - 1 on share the last one. `name` names the constant that holds
+// them.
+Var distance_bias(Tape&, Var w, const std::string& name, std::span<const int32_t> buckets);
 // Heads of q, k or v inside x (B, T, ..); see HeadLayout.
 struct Heads {
   Var x;
@@ -87,7 +93,8 @@ struct Paged {
   Var positions, sequences;  // (1, N) i32
   Var tables;                // (sequences, blocks of each) i32
 };
-Var attention_cached(Tape&, Var cache, const Qkv&, const Paged&, Var slopes, const AttnSpec&);
+// The masks have no documents.
+Var attention_cached(Tape&, Var cache, const Qkv&, const Paged&, const Masks&, const AttnSpec&);
 Var output_gate(Tape&, Var x, Var g);
 
 // --- pointwise.cpp ---

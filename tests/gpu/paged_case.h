@@ -13,6 +13,7 @@ struct PagedCase {
   int64_t window = 0;
   float softcap = 0;
   bool alibi = false;
+  bool relative = false;
   int64_t v_width = 0;  // width of a v head; 0: D
 
   int64_t V() const { return v_width ? v_width : D; }
@@ -36,6 +37,19 @@ struct PagedRows {
   }
 };
 
+// What a case adds to its scores. The bias is drawn by hand: large enough to matter, and different
+// from one distance to the next.
+inline Masks masks_of(Tape& t, const PagedCase& c) {
+  constexpr int64_t distances = 41;
+  Masks m;
+  if (c.alibi) m.slopes = t.constant("slopes", {c.H}, alibi_slopes(c.H));
+  std::vector<float> bias;
+  for (int64_t i = 0; c.relative && i < c.H * distances; ++i)
+    bias.push_back(float(i * 37 % 64) / 32 - 1);  // exact in every dtype
+  if (c.relative) m.bias = t.constant("bias", {c.H, distances}, bias);
+  return m;
+}
+
 // The inputs are "paged.qkv", .positions, .sequences and .tables (sequences, width), the result is
 // "paged.y"; the state "cache" has the given shape and dtype.
 inline Tape paged_tape(DType dtype, const PagedCase& c, const PagedRows& rows, Shape cache_shape,
@@ -47,8 +61,7 @@ inline Tape paged_tape(DType dtype, const PagedCase& c, const PagedRows& rows, S
   const Paged paged{t.input("positions", {1, N}, DType::i32),
                     t.input("sequences", {1, N}, DType::i32),
                     t.input("tables", {sequences, width}, DType::i32)};
-  const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
-  const Var y = attention_cached(t, cache, packed(qkv, c.layout()), paged, slopes,
+  const Var y = attention_cached(t, cache, packed(qkv, c.layout()), paged, masks_of(t, c),
                                  {.window = c.window,
                                   .scale = float(1 / std::sqrt(double(c.D))),
                                   .softcap = c.softcap,

@@ -25,6 +25,9 @@ const PagedCase paged_cases[] = {
     {.name = "window", .window = 100},
     {.name = "softcap", .softcap = 3},
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
+    {.name = "relative", .H = 6, .G = 2, .relative = true},
+    {.name = "relative of few heads", .H = 8, .G = 8, .D = 128, .window = 150, .relative = true},
+    {.name = "relative wide values", .H = 4, .G = 2, .softcap = 3, .relative = true, .v_width = 96},
     {.name = "wide values", .H = 4, .G = 2, .v_width = 128},
     {.name = "narrow values", .H = 3, .G = 1, .D = 96, .window = 90, .softcap = 4, .v_width = 40},
     {.name = "values of 256", .H = 4, .G = 4, .D = 24, .alibi = true, .v_width = 256},
@@ -113,7 +116,7 @@ TEST_P(CudaPaged, KeysAreStored) {
   HEARTH_NEEDS_A_CARD();
   const auto reference = make_reference_backend();
   const PagedCase& c = GetParam();
-  if (c.softcap > 0 || c.alibi) return;  // of no concern to what is stored
+  if (c.softcap > 0 || c.alibi || c.relative) return;  // of no concern to what is stored
   for (const DType dtype : {DType::bf16, DType::f32})
     for (const PagedRows& rows : row_mixes()) {
       SCOPED_TRACE(fmt::format("{} {} rows", to_string(dtype), rows.size()));

@@ -26,6 +26,7 @@ const PagedCase fp8_cases[] = {
     {.name = "window", .window = 100},
     {.name = "softcap", .softcap = 3},
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
+    {.name = "relative", .H = 4, .G = 2, .relative = true},
     {.name = "all", .G = 2, .D = 96, .window = 300, .softcap = 5, .alibi = true}};
 
 // One row; a decoding batch; one with guesses to verify; so many rows that they are stored ahead;

@@ -113,6 +113,8 @@ const PagedCase attention_cases[] = {
     {.name = "window", .window = 100},
     {.name = "softcap", .softcap = 3},
     {.name = "alibi", .H = 4, .G = 2, .alibi = true},
+    {.name = "relative", .H = 4, .G = 2, .relative = true},
+    {.name = "relative and all", .G = 2, .D = 96, .window = 130, .softcap = 5, .relative = true},
     {.name = "wide values", .H = 4, .G = 2, .v_width = 128},
     {.name = "narrow values", .H = 3, .G = 1, .D = 96, .window = 90, .v_width = 40},
     {.name = "all", .G = 2, .D = 96, .window = 130, .softcap = 5, .alibi = true}};
@@ -124,9 +126,8 @@ Numbers trained(const PagedCase& c, DType dtype, const Numbers& qkv) {
   Backend& b = invariant_card();
   Tape t(dtype, "trained");
   const Var x = t.input("qkv", {1, tokens, c.layout().q.token}, dtype);
-  const Var slopes = c.alibi ? t.constant("slopes", {c.H}, alibi_slopes(c.H)) : Var{};
   const Var y = attention(
-      t, packed(x, c.layout()), {slopes, {}},
+      t, packed(x, c.layout()), masks_of(t, c),
       {.window = c.window, .scale = float(1 / std::sqrt(double(c.D))), .softcap = c.softcap});
   const Var out = t.result("y", t.shape(y), dtype);
   t.push(kernel_op<&Kernels::copy>(

@@ -14,6 +14,7 @@ struct Variant {
   bool alibi = false;
   bool documents = false;
   float dropout = 0;
+  int64_t distances = 0;  // of a bias; 0: none
 };
 
 const Variant variants[] = {
@@ -24,7 +25,9 @@ const Variant variants[] = {
     {.name = "alibi", .alibi = true},
     {.name = "documents", .documents = true},
     {.name = "dropout", .dropout = 0.25f},
-    {.name = "all", .window = 70, .softcap = 5, .alibi = true, .documents = true, .dropout = 0.1f}};
+    {.name = "all", .window = 70, .softcap = 5, .alibi = true, .documents = true, .dropout = 0.1f},
+    {.name = "bias", .distances = 33},
+    {.name = "bias and masks", .window = 70, .softcap = 5, .documents = true, .distances = 9}};
 
 struct Heads {
   int64_t H, G;
@@ -37,7 +40,7 @@ struct Problem {
   DType d;
   QkvLayout layout;
   AttnSpec spec;
-  Array qkv, slopes, documents, scalars;
+  Array qkv, slopes, bias, documents, scalars;
 
   Problem(int64_t B_, int64_t T_, Heads heads, int64_t D_, int64_t V_, DType d_, const Variant& v)
       : B(B_), T(T_), H(heads.H), G(heads.G), D(D_), V(V_), d(d_), layout(packed_qkv(H, G, D, V)) {
@@ -53,6 +56,7 @@ struct Problem {
       for (int64_t h = 0; h < H; ++h) s[h] = std::exp2(-double(h + 1));
       slopes = s.as(DType::f32);
     }
+    if (v.distances) bias = random({H, v.distances}, DType::f32, 2);
     if (v.documents) {
       std::vector<int32_t> of;
       for (int64_t b = 0; b < B; ++b)
@@ -71,6 +75,7 @@ struct Problem {
                         .k = x.k,
                         .v = x.v,
                         .slopes = slopes,
+                        .bias = bias,
                         .documents = documents,
                         .scalars = scalars,
                         .spec = spec});
@@ -88,14 +93,18 @@ void check_values(const Problem& p, const char* name) {
                                                   .k = x.k,
                                                   .v = x.v,
                                                   .slopes = p.slopes,
+                                                  .bias = p.bias,
                                                   .documents = p.documents,
                                                   .scalars = p.scalars,
                                                   .spec = p.spec});
   const Array saved = lse.as(DType::f32), seen = exact.as(p.d);
+  const Tensor bias = p.bias;
+  const Array prior = bias ? random(bias.shape, DType::f32) : Array();
   check(fmt::format("attention {} T {} H {} G {} D {} V {}", name, p.T, p.H, p.G, p.D, p.V), p.d,
         [&](const Runner& r) {
           Array out = r.out({p.B, p.T, p.H, p.V}), l = r.sums({p.B, p.H, p.T});
           Array dqkv = r.out({p.B, p.T, 1, p.token()}), delta = r.sums({p.B, p.H, p.T});
+          Array dbias = bias ? r.sums(bias.shape) : Array();
           const QkvViews dx = p.views(dqkv);
           r.k.attention(r.s, {.y = out,
                               .lse = l,
@@ -103,12 +112,14 @@ void check_values(const Problem& p, const char* name) {
                               .k = x.k,
                               .v = x.v,
                               .slopes = p.slopes,
+                              .bias = p.bias,
                               .documents = p.documents,
                               .scalars = p.scalars,
                               .spec = p.spec});
           r.k.attention_bwd(r.s, {.dq = dx.q,
                                   .dk = dx.k,
                                   .dv = dx.v,
+                                  .dbias = dbias,
                                   .delta = delta,
                                   .dy = dy,
                                   .y = seen,
@@ -117,10 +128,12 @@ void check_values(const Problem& p, const char* name) {
                                   .k = x.k,
                                   .v = x.v,
                                   .slopes = p.slopes,
+                                  .bias = p.bias,
+                                  .dbias_prior = prior,
                                   .documents = p.documents,
                                   .scalars = p.scalars,
                                   .spec = p.spec});
-          return outputs(std::move(out), std::move(l), std::move(dqkv));
+          return outputs(std::move(out), std::move(l), std::move(dqkv), std::move(dbias));
         });
 }
 
@@ -131,7 +144,7 @@ TEST(CpuAttention, ValuesOverShapes) {
     for (int64_t T : {1, 2, 5, 63, 64, 65, 130})
       for (const Heads& heads : head_counts) {
         const int64_t D = dims[turn % 7], V = turn % 3 ? dims[(turn * 3 + 1) % 7] : D;
-        const Variant& v = variants[turn % 8];
+        const Variant& v = variants[size_t(turn) % std::size(variants)];
         check_values(Problem(T < 64 ? 3 : 1, T, heads, D, V, d, v), v.name);
         turn += 1;
       }
@@ -188,6 +201,7 @@ TEST(CpuAttention, RowsStandAlone) {
                                 .k = x.k,
                                 .v = x.v,
                                 .slopes = p.slopes,
+                                .bias = p.bias,
                                 .documents = documents,
                                 .scalars = p.scalars,
                                 .spec = p.spec});
@@ -252,6 +266,7 @@ TEST(CpuAttention, CachedGivesTheSameBits) {
                                          .sequences = Array::ints({1, N}, of),
                                          .tables = paging.tables,
                                          .slopes = p.slopes,
+                                         .bias = p.bias,
                                          .spec = p.spec});
               ASSERT_TRUE(same_bytes(y, part_of(whole, from, n)))
                   << v.name << " " << name(isa) << " chunk " << chunk << " from " << from;

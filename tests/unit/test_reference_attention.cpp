@@ -168,6 +168,8 @@ struct AttnCase {
   int64_t H, G, D, V;  // V: width of a head of v
   AttnSpec spec;
   bool alibi = false, documents = false;
+  int64_t distances = 0;  // of a bias; 0: none
+  Array bias() const { return distances ? Array::random({H, distances}) : Array(); }
   QkvLayout layout() const { return packed_qkv(H, G, D, V); }
 };
 
@@ -187,6 +189,9 @@ const AttnCase attn_cases[] = {
      {.window = 4, .scale = 1.2f, .softcap = 2, .dropout = 0.2f, .salt = 3},
      true,
      true},
+    {4, 2, 3, 2, {.scale = 0.6f}, false, false, 4},
+    {2, 1, 2, 3, {.window = 4, .softcap = 2, .dropout = 0.2f, .salt = 3}, false, true, 3},
+    {2, 2, 2, 2, {.softcap = 1.5f}, false, false, 2},
 };
 
 TEST(ReferenceAttention, AttentionGradients) {
@@ -201,6 +206,7 @@ TEST(ReferenceAttention, AttentionGradients) {
     const Array y({B, T, H, V}), lse({B, H, T}), dx({B, T, 1, token}), delta({B, H, T});
     const QkvViews in = packed_views(x, c.layout()), d = packed_views(dx, c.layout());
     const Array slopes = c.alibi ? Array::random({H}) : Array();
+    const Array bias = c.bias(), dbias = c.distances ? Array({H, c.distances}) : Array();
     const Array doc =
         c.documents ? Array::ints({B, T}, {0, 0, 1, 1, 1, 2, 5, 5, 5, 5, 6, 6}) : Array();
     const Array scalars = Array::of(Scalars{.seed_lo = 1, .step = 3});
@@ -211,6 +217,7 @@ TEST(ReferenceAttention, AttentionGradients) {
                              .k = in.k,
                              .v = in.v,
                              .slopes = slopes,
+                             .bias = bias,
                              .documents = doc,
                              .scalars = scalars,
                              .spec = spec});
@@ -220,6 +227,7 @@ TEST(ReferenceAttention, AttentionGradients) {
     ops.attention_bwd(stream, {.dq = d.q,
                                .dk = d.k,
                                .dv = d.v,
+                               .dbias = dbias,
                                .delta = delta,
                                .dy = dy,
                                .y = y,
@@ -228,10 +236,12 @@ TEST(ReferenceAttention, AttentionGradients) {
                                .k = in.k,
                                .v = in.v,
                                .slopes = slopes,
+                               .bias = bias,
                                .documents = doc,
                                .scalars = scalars,
                                .spec = spec});
     expect_gradient("qkv", x, dx, loss);
+    if (c.distances) expect_gradient("bias", bias, dbias, loss);
   }
 }
 
@@ -253,9 +263,15 @@ TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
     for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
       const Array x = Array::random({B, T, 1, c.layout().q.token}), y({B, T, c.H, c.V}, dtype);
       const Array slopes = c.alibi ? Array::random({c.H}) : Array(), typed = x.as(dtype);
+      const Array bias = c.bias();
       const QkvViews all = packed_views(typed, c.layout());
-      ops.attention(stream,
-                    {.y = y, .q = all.q, .k = all.k, .v = all.v, .slopes = slopes, .spec = c.spec});
+      ops.attention(stream, {.y = y,
+                             .q = all.q,
+                             .k = all.k,
+                             .v = all.v,
+                             .slopes = slopes,
+                             .bias = bias,
+                             .spec = c.spec});
       const Array want = y.copy(), cache({5, c.G, cache_block, c.D + c.V}, dtype);
       const Array tables = Array::ints({2, 2}, {3, 0, 1, 4});
       for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 1}, {4, 66}}) {
@@ -274,6 +290,7 @@ TEST(ReferenceAttention, AttentionCachedGivesTheBitsOfAttention) {
                                       .sequences = Array::ints(rows, of),
                                       .tables = tables,
                                       .slopes = slopes,
+                                      .bias = bias,
                                       .spec = c.spec});
         expect_same_bytes(got.copy(), rows_of(want, from, count));
       }

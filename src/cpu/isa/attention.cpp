@@ -109,8 +109,8 @@ void take_block(const Work& w, Online& on, const TileRows& rows, const AttnShape
 // The tokens in `rows` count from the first token of q and y.
 template <class T, class K>
 void attend(const Work& w, T* y, float* lse, const HeadView& q, const Keys<K>& keys,
-            const TileRows& rows, const AttnShape& s, bool slopes, const Scalars* scalars,
-            const AttnSpec& spec) {
+            const TileRows& rows, const AttnShape& s, const ByDistance& further,
+            const Scalars* scalars, const AttnSpec& spec) {
   load_rows(w.q, s.ld, rows, s.D, spec.scale,
             [&](int64_t i) { return q.at<const T>(rows.token[i], rows.head[i]); });
   transpose(w.qt, row_tile, w.q, s.ld, rows.padded, s.ld);
@@ -120,7 +120,7 @@ void attend(const Work& w, T* y, float* lse, const HeadView& q, const Keys<K>& k
     on.max[i] = hidden;
     on.sum[i] = 0;
   }
-  const Scoring scoring(spec, keys, slopes);
+  const Scoring scoring(spec, keys, further);
   over_blocks(w.k, w.v, keys, rows, s, spec, [&](int64_t begin, int64_t end) {
     take_block(w, on, rows, s, begin, end, scoring, scalars, spec);
   });
@@ -134,8 +134,8 @@ void attend(const Work& w, T* y, float* lse, const HeadView& q, const Keys<K>& k
 
 // body(rows, work, b, g) for every tile of every group of heads.
 template <class Body>
-void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents, const float* slopes,
-                Body&& body) {
+void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents,
+                const ByDistance& further, Body&& body) {
   const int64_t floats = Work::floats(s), tiles = s.tiles();
   float* memory = reinterpret_cast<float*>(
       cpu_stream(stream).scratch.get(floats * 4 * thread_count(cpu_stream(stream).threads)));
@@ -143,7 +143,7 @@ void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents, co
     const int64_t tile = piece % tiles, g = piece / tiles % s.G, b = piece / (tiles * s.G);
     TileRows rows;
     fill_rows(rows, s, b, g, tile * row_tile, nullptr, documents ? documents + b * s.T : nullptr,
-              slopes);
+              further);
     body(rows, Work(memory + worker * floats, s), b, g);
   });
 }
@@ -153,15 +153,16 @@ void over_tiles(Stream& stream, const AttnShape& s, const int32_t* documents, co
 void attention(Stream& stream, const AttentionArgs& args) {
   const AttnSpec& spec = args.spec;
   expect_dtypes("attention", args.y.dtype, args.q.tensor, args.k.tensor, args.v.tensor);
-  expect_dtypes("attention", DType::f32, args.lse, args.slopes);
+  expect_dtypes("attention", DType::f32, args.lse, args.slopes, args.bias);
   const AttnShape s(args.y, args.q.layout, args.k.layout, args.v.layout);
+  const ByDistance further(args);
   const int32_t* docs = args.documents.as<const int32_t>();
   by_dtype("attention", args.y, [&]<class T>(T*) {
-    over_tiles(stream, s, docs, args.slopes.as<const float>(),
+    over_tiles(stream, s, docs, further,
                [&](const TileRows& rows, const Work& w, int64_t b, int64_t g) {
                  const Keys<T> keys = keys_of_head<T>(args.k, args.v, docs, s, b, g);
-                 attend(w, args.y.as<T>(), args.lse.as<float>(), args.q, keys, rows, s,
-                        bool(args.slopes), args.scalars.as<const Scalars>(), spec);
+                 attend(w, args.y.as<T>(), args.lse.as<float>(), args.q, keys, rows, s, further,
+                        args.scalars.as<const Scalars>(), spec);
                });
   });
 }
@@ -246,9 +247,10 @@ void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
   AttnSpec spec = args.spec;
   spec.dropout = 0;  // dropout is for training only
   expect_dtypes("attention_cached", args.y.dtype, args.q.tensor, args.k.tensor, args.v.tensor);
-  expect_dtypes("attention_cached", DType::f32, args.slopes);
+  expect_dtypes("attention_cached", DType::f32, args.slopes, args.bias);
   const AttnShape all(args.y, args.q.layout, args.k.layout, args.v.layout);
   const CacheLayout cache = cache_layout(args.k.layout, args.v.layout, args.cache.dtype);
+  const ByDistance further(args);
   const int32_t *at = args.positions.as<const int32_t>(), *of = args.sequences.as<const int32_t>();
   const int64_t floats = Work::floats(all), most = all.T * round_up(all.R, row_tile) / row_tile;
   const int64_t work_bytes = floats * 4 * thread_count(cpu_stream(stream).threads);
@@ -264,7 +266,7 @@ void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
       AttnShape s = all;
       s.T = tile.count;
       TileRows rows;
-      fill_rows(rows, s, 0, g, tile.first, at + tile.row, nullptr, args.slopes.as<const float>());
+      fill_rows(rows, s, 0, g, tile.first, at + tile.row, nullptr, further);
       const K* k = args.cache.as<const K>();
       const Keys<K> keys{k + g * cache.k_panel(),
                          k + s.G * cache.k_panel() + g * cache.v_panel(),
@@ -277,14 +279,14 @@ void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
       q.layout.offset = q.layout.at(tile.row, 0);
       T* const y = args.y.as<T>() + s.y(tile.row, 0);
       const Work work(reinterpret_cast<float*>(memory) + worker * floats, s);
-      if (suits_single_rows(rows, spec, bool(args.slopes), nullptr)) {
+      if (suits_single_rows(rows, spec, bool(further), nullptr)) {
         for (int64_t i = 0; i < rows.n; ++i)
           attend_single({work.q, work.y, work.k, work.v}, y + s.y(rows.token[i], rows.head[i]),
                         q.at<const T>(rows.token[i], rows.head[i]), keys, rows.position[i], s,
                         spec);
         return;
       }
-      attend(work, y, static_cast<float*>(nullptr), q, keys, rows, s, bool(args.slopes),
+      attend(work, y, static_cast<float*>(nullptr), q, keys, rows, s, further,
              static_cast<const Scalars*>(nullptr), spec);
     });
   };

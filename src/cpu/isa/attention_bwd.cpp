@@ -33,9 +33,35 @@ struct Work {
   }
 };
 
-// Sums of dK (T, ld) and dV (T, lv).
+// Sums of dK (T, ld) and dV (T, lv), and of the bias of the heads from `first_head` on (R, S).
 struct Sums {
   float *dk, *dv;
+  float* dbias;  // or null
+  int64_t first_head;
+};
+
+// Sums of the gradients of the scores of one vector of rows, by distance. Lanes are added in order.
+struct BiasSums {
+  const RowVector& row;
+  const Scoring& scoring;
+  float* sums[lanes] = {};  // of the head of each row
+  vf far = zero();          // sums of the distances that share the last entry
+
+  BiasSums(const Sums& out, const RowVector& row, const Scoring& scoring, const TileRows& rows,
+           int64_t v)
+      : row(row), scoring(scoring) {
+    for (int i = 0; out.dbias && i < lanes; ++i)
+      sums[i] = out.dbias + (rows.head[v * lanes + i] - out.first_head) * (scoring.last + 1);
+  }
+  HEARTH_INLINE void add(int64_t j, vf ds) {
+    if (row.far(scoring, j))
+      far += ds;
+    else
+      for (int i = 0; i < lanes; ++i) sums[i][row.distance(scoring, j, i)] += ds[i];
+  }
+  void finish() const {
+    for (int i = 0; i < lanes; ++i) sums[i][scoring.last] += far[i];
+  }
 };
 
 struct RowSums {
@@ -44,12 +70,14 @@ struct RowSums {
 
 // Turns scores (in p) and dy . v (in ds) of one vector of rows into the probabilities after dropout
 // and the gradient of q . k * scale. tanh' is 1 - t^2.
-HEARTH_INLINE void slope_vector(const Work& w, const TileRows& rows, const RowSums& sums, int64_t v,
-                                int64_t begin, int64_t end, const Scoring& scoring, bool dropped) {
+HEARTH_INLINE void slope_vector(const Work& w, const Sums& out, const TileRows& rows,
+                                const RowSums& sums, int64_t v, int64_t begin, int64_t end,
+                                const Scoring& scoring, bool dropped) {
   const int64_t seen = smaller(end, int64_t(rows.vec_max[v]) + 1) - begin;
   const vf lse = load(sums.lse + v * lanes), delta = load(sums.delta + v * lanes);
   const bool plain = scoring.plain(rows, v, begin, end);
   const RowVector row(rows, v);
+  BiasSums bias(out, row, scoring, rows, v);
   for (int64_t j = 0; j < seen; ++j) {
     const int64_t at = j * row_tile + v * lanes;
     vf x = load(w.p + at), dp = load(w.ds + at), t = zero();
@@ -64,6 +92,7 @@ HEARTH_INLINE void slope_vector(const Work& w, const TileRows& rows, const RowSu
       dp *= keep;
     }
     vf ds = p * (dp - delta);
+    if (out.dbias) bias.add(begin + j, select(sees, ds, zero()));
     if (!plain) {
       ds *= 1.0f - t * t;
       ds = select(sees, ds, zero());  // a hidden key contributes nothing, not even 0 * inf
@@ -71,6 +100,7 @@ HEARTH_INLINE void slope_vector(const Work& w, const TileRows& rows, const RowSu
     store(w.p + at, after);
     store(w.ds + at, ds);
   }
+  if (out.dbias) bias.finish();
   for (int64_t j = larger(seen, 0); j < end - begin; ++j) {
     store(w.p + j * row_tile + v * lanes, zero());
     store(w.ds + j * row_tile + v * lanes, zero());
@@ -91,7 +121,7 @@ void take_block(const Work& w, const Sums& out, const TileRows& rows, const RowS
           first(s.V));
   if (spec.dropout > 0) fill_keep(w.keep, rows, s, begin, end, *scalars, spec);
   for (int64_t v = 0; v < rows.padded / lanes; ++v)
-    slope_vector(w, rows, sums, v, begin, end, scoring, spec.dropout > 0);
+    slope_vector(w, out, rows, sums, v, begin, end, scoring, spec.dropout > 0);
   const auto from_seeing = [&](int64_t j, int64_t) {
     return Span{first_row(rows, begin + j), rows.n};
   };
@@ -136,7 +166,7 @@ void tile_bwd(const Work& w, const Sums& out, const AttentionBwdArgs& args, cons
               const TileRows& rows, const AttnShape& s) {
   RowSums sums;
   load_tile<T>(w, sums, args, rows, s);
-  const Scoring scoring(args.spec, keys, bool(args.slopes));
+  const Scoring scoring(args.spec, keys, ByDistance(args));
   over_blocks(w.k, w.v, keys, rows, s, args.spec, [&](int64_t begin, int64_t end) {
     take_block(w, out, rows, sums, s, begin, end, scoring, args.scalars.as<const Scalars>(),
                args.spec);
@@ -169,31 +199,53 @@ void store_keys(const AttentionBwdArgs& args, const float* sums, int64_t parts, 
 // Parts that the tiles of a KV head are divided into, by shape: one if there are enough heads.
 int64_t part_count(const AttnShape& s) { return larger(1, smaller(s.tiles(), 16 / (s.B * s.G))); }
 
+// dbias (H, S) = prior + the sums (B, G, parts, R, S) of all pieces, in order.
+void store_bias(Stream& stream, const AttentionBwdArgs& args, const float* sums, int64_t parts,
+                const AttnShape& s) {
+  const int64_t S = args.dbias.cols();
+  parallel(cpu_stream(stream).threads, s.H, [&](int64_t h, int) {
+    const int64_t g = h / s.R, r = h % s.R;
+    for (int64_t d = 0; d < S; ++d) {
+      float total = args.dbias_prior ? args.dbias_prior.as<const float>()[h * S + d] : 0;
+      for (int64_t b = 0; b < s.B; ++b)
+        for (int64_t p = 0; p < parts; ++p)
+          total += sums[(((b * s.G + g) * parts + p) * s.R + r) * S + d];
+      args.dbias.as<float>()[h * S + d] = total;
+    }
+  });
+}
+
 template <class T>
 void all_bwd(Stream& stream, const AttentionBwdArgs& args) {
   const AttnShape s(args.y, args.q.layout, args.k.layout, args.v.layout);
   const int32_t* docs = args.documents.as<const int32_t>();
   const int64_t parts = part_count(s), tiles = s.tiles(), heads = s.B * s.G;
   const int64_t work = Work::floats(s), sums = s.T * (s.ld + s.lv);
+  const ByDistance further(args);
+  const int64_t bias_sums = args.dbias ? s.R * further.S : 0;
   const int64_t workers = thread_count(cpu_stream(stream).threads);
   // With one part, a worker's sums are stored as soon as its piece is done.
   const int64_t areas = parts == 1 ? workers : heads * parts;
-  float* memory =
-      reinterpret_cast<float*>(cpu_stream(stream).scratch.get((workers * work + areas * sums) * 4));
+  const int64_t floats = workers * work + areas * sums + heads * parts * bias_sums;
+  float* memory = reinterpret_cast<float*>(cpu_stream(stream).scratch.get(floats * 4));
   float* all_sums = memory + workers * work;
+  float* all_bias = all_sums + areas * sums;
   parallel(cpu_stream(stream).threads, heads * parts, [&](int64_t piece, int worker) {
     const int64_t part = piece % parts, g = piece / parts % s.G, b = piece / (parts * s.G);
     float* area = all_sums + (parts == 1 ? int64_t(worker) : piece) * sums;
     for (int64_t i = 0; i < sums; i += lanes) store(area + i, zero());
+    float* bias = bias_sums ? all_bias + piece * bias_sums : nullptr;
+    for (int64_t i = 0; i < bias_sums; ++i) bias[i] = 0;
     const Keys<T> keys = keys_of_head<T>(args.k, args.v, docs, s, b, g);
     for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; ++tile) {
       TileRows rows;
-      fill_rows(rows, s, b, g, tile * row_tile, nullptr, keys.documents,
-                args.slopes.as<const float>());
-      tile_bwd(Work(memory + worker * work, s), {area, area + s.T * s.ld}, args, keys, rows, s);
+      fill_rows(rows, s, b, g, tile * row_tile, nullptr, keys.documents, further);
+      tile_bwd(Work(memory + worker * work, s), {area, area + s.T * s.ld, bias, g * s.R}, args,
+               keys, rows, s);
     }
     if (parts == 1) store_keys<T>(args, area, 1, s, b, g, 0, s.T);
   });
+  if (args.dbias) store_bias(stream, args, all_bias, parts, s);
   if (parts == 1) return;
   const int64_t blocks = (s.T + key_block - 1) / key_block;
   parallel(cpu_stream(stream).threads, heads * blocks, [&](int64_t piece, int) {
@@ -209,7 +261,8 @@ void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
   if (args.fp8) return attention_bwd_fp8(fp8_run(stream, fp8_parts), args);
   expect_dtypes("attention_bwd", args.y.dtype, args.dy, args.q.tensor, args.k.tensor, args.v.tensor,
                 args.dq.tensor, args.dk.tensor, args.dv.tensor);
-  expect_dtypes("attention_bwd", DType::f32, args.lse, args.slopes);
+  expect_dtypes("attention_bwd", DType::f32, args.lse, args.slopes, args.bias, args.dbias,
+                args.dbias_prior);
   by_dtype("attention_bwd", args.y, [&]<class T>(T*) { all_bwd<T>(stream, args); });
 }
 

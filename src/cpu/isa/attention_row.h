@@ -10,9 +10,9 @@ namespace hearth::HEARTH_ISA {
 constexpr int64_t few_query_rows = 4;  // up to this many rows are computed one by one
 
 // Whether scores are plain products, the only case that the single-row code handles.
-inline bool suits_single_rows(const TileRows& rows, const AttnSpec& spec, bool slopes,
+inline bool suits_single_rows(const TileRows& rows, const AttnSpec& spec, bool by_distance,
                               const int32_t* documents) {
-  return rows.n <= few_query_rows && !slopes && !documents && spec.softcap == 0 &&
+  return rows.n <= few_query_rows && !by_distance && !documents && spec.softcap == 0 &&
          spec.dropout == 0;
 }
 

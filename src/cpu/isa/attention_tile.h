@@ -187,11 +187,27 @@ HEARTH_INLINE void load_key(float* out, int64_t ld, const T* block, int64_t stri
     load_row(out, ld, block + j * stride, D, 1);
 }
 
+// What is added to scores by distance: ALiBi, or a learned bias whose last entry also holds for
+// larger distances.
+struct ByDistance {
+  const float* slopes;  // (H), or null
+  const float* bias;    // (H, S), or null
+  int64_t S;
+
+  template <class Args>
+  HEARTH_INLINE explicit ByDistance(const Args& a)
+      : slopes(a.slopes.template as<const float>()),
+        bias(a.bias.template as<const float>()),
+        S(a.bias ? a.bias.cols() : 0) {}
+  explicit operator bool() const { return slopes || bias; }
+};
+
 // The query rows of one tile. Lanes from n on have position -1 and see no key.
 struct TileRows {
   int64_t n, padded;  // padded: n rounded up to whole vectors
   int32_t position[row_tile], document[row_tile];
   float slope[row_tile];
+  const float* bias[row_tile];              // by distance, of the row's head; or null
   int64_t token[row_tile], head[row_tile];  // token over all sequences; head of q
   int64_t lse[row_tile];                    // element offset
   int32_t vec_min[row_tile / lanes], vec_max[row_tile / lanes];    // positions of each vector
@@ -202,7 +218,8 @@ struct TileRows {
 // `positions` (T) and `documents` (T) belong to this sequence; without positions a token's position
 // is its index.
 inline void fill_rows(TileRows& rows, const AttnShape& s, int64_t b, int64_t g, int64_t first,
-                      const int32_t* positions, const int32_t* documents, const float* slopes) {
+                      const int32_t* positions, const int32_t* documents,
+                      const ByDistance& further) {
   rows.n = smaller(row_tile, s.T * s.R - first);
   rows.padded = round_up(rows.n, lanes);
   rows.min_position = rows.min_document = INT32_MAX;
@@ -213,7 +230,8 @@ inline void fill_rows(TileRows& rows, const AttnShape& s, int64_t b, int64_t g, 
     const int64_t t = real ? (first + i) / s.R : 0, h = g * s.R + (real ? (first + i) % s.R : 0);
     rows.position[i] = !real ? -1 : positions ? positions[t] : int32_t(t);
     rows.document[i] = documents ? documents[t] : 0;
-    rows.slope[i] = slopes ? slopes[h] : 0;
+    rows.slope[i] = further.slopes ? further.slopes[h] : 0;
+    rows.bias[i] = further.bias ? further.bias + h * further.S : nullptr;
     rows.token[i] = b * s.T + t;
     rows.head[i] = h;
     rows.lse[i] = (b * s.H + h) * s.T + t;
@@ -312,19 +330,21 @@ inline void over_blocks(float* k, float* v, const Keys<T>& keys, const TileRows&
 struct Scoring {
   float cap, inverse_cap;  // cap 0: off
   bool alibi;
+  int32_t last;  // distance from which on the bias is the same; -1: no bias
   const int32_t* documents;
   int32_t window;
 
   template <class T>
-  Scoring(const AttnSpec& s, const Keys<T>& keys, bool has_slopes)
+  Scoring(const AttnSpec& s, const Keys<T>& keys, const ByDistance& further)
       : cap(s.softcap),
         inverse_cap(s.softcap > 0 ? 1 / s.softcap : 0),
-        alibi(has_slopes),
+        alibi(further.slopes),
+        last(int32_t(further.S) - 1),
         documents(keys.documents),
         window(s.window ? int32_t(s.window) : INT32_MAX) {}
 
   bool plain(const TileRows& rows, int64_t v, int64_t begin, int64_t end) const {
-    return !(cap > 0) && !alibi && !documents && rows.vec_min[v] >= end - 1 &&
+    return !(cap > 0) && !alibi && last < 0 && !documents && rows.vec_min[v] >= end - 1 &&
            rows.vec_max[v] - begin < window;
   }
 };
@@ -333,10 +353,14 @@ struct Scoring {
 struct RowVector {
   vi position, document;
   vf slope;
+  int32_t least;             // smallest position
+  const float* const* bias;  // of each row
   RowVector(const TileRows& rows, int64_t v)
       : position(load_raw<vi>(rows.position + v * lanes)),
         document(load_raw<vi>(rows.document + v * lanes)),
-        slope(load(rows.slope + v * lanes)) {}
+        slope(load(rows.slope + v * lanes)),
+        least(rows.vec_min[v]),
+        bias(rows.bias + v * lanes) {}
 
   vi sees(const Scoring& s, int64_t j) const {
     const vi distance = position - int32_t(j);
@@ -344,13 +368,25 @@ struct RowVector {
     if (s.documents) seen &= document == s.documents[j];
     return seen & (position >= 0);
   }
-  // Softcap and ALiBi; `t` receives the tanh of the softcap.
+  // Whether all rows are so far from key j that their bias is its last entry.
+  HEARTH_INLINE bool far(const Scoring& s, int64_t j) const { return least - j >= s.last; }
+  // The index of the bias of row i and key j. A key that the row cannot see has the first one.
+  HEARTH_INLINE int32_t distance(const Scoring& s, int64_t j, int i) const {
+    return int32_t(smaller(larger(position[i] - j, 0), s.last));
+  }
+  HEARTH_INLINE vf bias_of(const Scoring& s, int64_t j) const {
+    vf x;
+    for (int i = 0; i < lanes; ++i) x[i] = bias[i][far(s, j) ? s.last : distance(s, j, i)];
+    return x;
+  }
+  // Softcap, ALiBi and bias; `t` receives the tanh of the softcap.
   HEARTH_INLINE vf score(const Scoring& s, int64_t j, vf x, vf& t) const {
     if (s.cap > 0) {
       t = tanh(x * s.inverse_cap);
       x = t * s.cap;
     }
     if (s.alibi) x -= slope * to_float(position - int32_t(j));
+    if (s.last >= 0) x += bias_of(s, j);
     return x;
   }
 };

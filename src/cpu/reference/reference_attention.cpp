@@ -112,9 +112,25 @@ struct Row {
   double lse;
 };
 
-// Key j is at k + j * keys.token. `documents` belong to the sequence, or are null.
-Row softmax_row(const double* q, const double* k, const HeadLayout& keys, int64_t i, double alibi,
-                const int32_t* documents, const AttnSpec& spec) {
+// What is added to the scores of every head by distance: ALiBi, or a learned bias.
+struct ByDistance {
+  Doubles slopes, bias;
+  int64_t S = 0;  // distances of the bias; larger ones share the last
+
+  template <class Args>
+  explicit ByDistance(const Args& a)
+      : slopes(load(a.slopes)), bias(load(a.bias)), S(a.bias ? a.bias.cols() : 0) {}
+  // Where the bias of a pair is, and its gradient.
+  size_t at(int64_t h, int64_t distance) const { return size_t(h * S + std::min(distance, S - 1)); }
+  double operator()(int64_t h, int64_t distance) const {
+    return (S ? bias[at(h, distance)] : 0) - value_or(slopes, h, 0) * double(distance);
+  }
+};
+
+// The row of query head h at position i. Key j is at k + j * keys.token. `documents` belong to the
+// sequence, or are null.
+Row softmax_row(const double* q, const double* k, const HeadLayout& keys, int64_t h, int64_t i,
+                const ByDistance& further, const int32_t* documents, const AttnSpec& spec) {
   const double hidden = -std::numeric_limits<double>::infinity();
   Row row{Doubles(size_t(i + 1), hidden), Doubles(size_t(i + 1), 0.0), 0};
   for (int64_t j = 0; j <= i; ++j) {
@@ -127,7 +143,7 @@ Row softmax_row(const double* q, const double* k, const HeadLayout& keys, int64_
       s = spec.softcap * t;
       row.slope[j] *= 1 - t * t;
     }
-    row.p[j] = s - alibi * double(i - j);
+    row.p[j] = s + further(h, i - j);
   }
   const double top = *std::max_element(row.p.begin(), row.p.end());
   double sum = 0;
@@ -187,16 +203,15 @@ void attention(Stream&, const AttentionArgs& args) {
   const Qkv in(args);
   const int64_t B = args.y.shape[0], T = args.y.shape[1], H = args.q.layout.heads;
   const int64_t V = args.v.layout.width;
-  const Doubles alibi = load(args.slopes);
+  const ByDistance further(args);
   const auto doc = load_ints(args.documents);
   const Scalars s = load_scalars(args.scalars);
   Doubles yv(size_t(B * T * H * V)), lsev(size_t(B * H * T));
   for (int64_t b = 0; b < B; ++b)
     for (int64_t h = 0; h < H; ++h)
       for (int64_t i = 0; i < T; ++i) {
-        const Row row =
-            softmax_row(in.q.at(b * T + i, h), in.k.at(b * T, h), in.k.layout, i,
-                        value_or(alibi, h, 0), args.documents ? &doc[b * T] : nullptr, spec);
+        const Row row = softmax_row(in.q.at(b * T + i, h), in.k.at(b * T, h), in.k.layout, h, i,
+                                    further, args.documents ? &doc[b * T] : nullptr, spec);
         const int64_t line = (b * H + h) * T + i;
         for (int64_t j = 0; j <= i; ++j) {
           const double keep = keep_factor(s, spec.dropout, spec.salt, line * T + j);
@@ -215,7 +230,9 @@ void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
   const Qkv in(args);
   const int64_t B = args.y.shape[0], T = args.y.shape[1], H = args.q.layout.heads;
   const int64_t D = args.q.layout.width, V = args.v.layout.width, share = in.k.share;
-  const Doubles dyv = load(args.dy), alibi = load(args.slopes);
+  const Doubles dyv = load(args.dy);
+  const ByDistance further(args);
+  Doubles dbias = args.dbias_prior ? load(args.dbias_prior) : start_from(args.dbias, false);
   const auto doc = load_ints(args.documents);
   const Scalars s = load_scalars(args.scalars);
   HeadSums sums{args.dq, args.dk, args.dv};
@@ -223,7 +240,7 @@ void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
     for (int64_t h = 0; h < H; ++h)
       for (int64_t i = 0; i < T; ++i) {
         const double* q = in.q.at(b * T + i, h);
-        const Row row = softmax_row(q, in.k.at(b * T, h), in.k.layout, i, value_or(alibi, h, 0),
+        const Row row = softmax_row(q, in.k.at(b * T, h), in.k.layout, h, i, further,
                                     args.documents ? &doc[b * T] : nullptr, spec);
         const double* g = &dyv[((b * T + i) * H + h) * V];
         Doubles dp(size_t(i + 1), 0.0);
@@ -236,12 +253,33 @@ void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
           add_scaled(sums.at(args.dv, b * T + j, h / share), row.p[j] * keep, g, V);
         }
         for (int64_t j = 0; j <= i; ++j) {
-          const double ds = row.p[j] * (dp[j] - mean_dp) * row.slope[j];
+          const double dscore = row.p[j] * (dp[j] - mean_dp), ds = dscore * row.slope[j];
+          if (args.dbias) dbias[further.at(h, i - j)] += dscore;
           add_scaled(sums.at(args.dq, b * T + i, h), ds, in.k.at(b * T + j, h), D);
           add_scaled(sums.at(args.dk, b * T + j, h / share), ds, q, D);
         }
       }
   sums.store_all();
+  store(args.dbias, dbias);
+}
+
+void distance_bias(Stream&, const DistanceBiasArgs& args) {
+  const int64_t H = args.y.shape[0], S = args.y.shape[1];
+  const Doubles w = load(args.w);
+  const auto buckets = load_ints(args.buckets);
+  Doubles y(size_t(H * S));
+  for (int64_t i = 0; i < H * S; ++i) y[size_t(i)] = w[size_t(buckets[size_t(i % S)] * H + i / S)];
+  store(args.y, y);
+}
+
+void distance_bias_bwd(Stream&, const DistanceBiasBwdArgs& args) {
+  const int64_t H = args.dy.shape[0], S = args.dy.shape[1];
+  const Doubles dy = load(args.dy);
+  const auto buckets = load_ints(args.buckets);
+  Doubles dw = start_from(args.dw, args.add);
+  for (int64_t i = 0; i < H * S; ++i)
+    dw[size_t(buckets[size_t(i % S)] * H + i / S)] += dy[size_t(i)];
+  store(args.dw, dw);
 }
 
 namespace {
@@ -298,7 +336,7 @@ void attention_cached(Stream&, const AttentionCachedArgs& args) {
   const Qkv in(args);
   const int64_t N = args.y.shape[1], H = args.q.layout.heads, G = args.k.layout.heads;
   const int64_t D = args.q.layout.width, V = args.v.layout.width;
-  const Doubles alibi = load(args.slopes);
+  const ByDistance further(args);
   const auto position = load_ints(args.positions), sequence = load_ints(args.sequences);
   const PagedCache paged{args.cache, cache_layout(args.k.layout, args.v.layout, args.cache.dtype),
                          load_ints(args.tables), args.tables.shape[1]};
@@ -320,8 +358,8 @@ void attention_cached(Stream&, const AttentionCachedArgs& args) {
         std::ranges::copy(paged.get(paged.keys(sequence[n], j, g), j), &k[j * D]);
         std::ranges::copy(paged.get(paged.values(sequence[n], j, g), j), &v[j * V]);
       }
-      const Row row = softmax_row(in.q.at(n, h), k.data(), {.width = D, .token = D}, i,
-                                  value_or(alibi, h, 0), nullptr, spec);
+      const Row row = softmax_row(in.q.at(n, h), k.data(), {.width = D, .token = D}, h, i, further,
+                                  nullptr, spec);
       for (int64_t j = 0; j <= i; ++j) add_scaled(&yv[(n * H + h) * V], row.p[j], &v[j * V], V);
     }
   }

@@ -1,5 +1,6 @@
 // Chooses the implementation of an attention call. f32 has one. 16-bit calls use the Hopper kernels
-// where they support the call, else flash_mma. In batch-invariant mode the forward pass is always
+// where they support the call, else flash_mma: the backward pass of scores with a softcap, ALiBi or
+// a bias by distance always does. In batch-invariant mode the forward pass is always
 // flash_mma, which adds in the same order as decoding.
 #include "cuda/attention/attention.h"
 
@@ -30,6 +31,8 @@ AttnCall call_of(const char* op, const Args& args) {
   AttnCall c;
   c.qkv = qkv.data, c.y = args.y.data, c.lse = args.lse.template as<float>();
   c.slopes = args.slopes.template as<const float>();
+  c.bias = args.bias.template as<const float>();
+  c.distances = args.bias ? int(args.bias.cols()) : 0;
   c.documents = args.documents.template as<const int32_t>();
   c.scalars = args.scalars.template as<const Scalars>();
   c.dtype = qkv.dtype;
@@ -86,6 +89,7 @@ void attention_bwd(Stream& stream, const AttentionBwdArgs& args) {
   const Tensor dqkv = packed_tensor("attention_bwd", args.dq, args.dk, args.dv);
   const Shape& qkv_shape = args.q.tensor.shape;
   c.dy = args.dy.data, c.dqkv = dqkv.data, c.delta = args.delta.as<float>();
+  c.dbias = args.dbias.as<float>(), c.dbias_prior = args.dbias_prior.as<const float>();
   for (Tensor t : {dqkv, args.dy, args.y}) expect_dtype("attention_bwd", c.dtype, t);
   check_head_size("attention_bwd", c.dtype, c.D, c.V);
   if (c.dtype == DType::f32) return attention_f32_bwd(c, s);

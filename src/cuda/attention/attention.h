@@ -17,6 +17,11 @@ struct AttnCall {
   float* delta = nullptr;
   const Fp8Output* fp8 = nullptr;      // receives dqkv instead: flash_hopper_bwd_takes_fp8()
   const float* slopes = nullptr;       // (H): ALiBi, or absent
+  const float* bias = nullptr;         // (H, distances): added to the scores, or absent
+  int distances = 0;                   // the last entry also holds for larger distances
+  float* dbias = nullptr;              // (H, distances): its gradient, or absent
+  const float* dbias_prior = nullptr;  // added to dbias, or absent
+  float* bias_parts = nullptr;         // scratch of a kernel: see add_bias_parts
   const int32_t* documents = nullptr;  // (B, T), or absent
   const Scalars* scalars = nullptr;    // seeds for dropout
   DType dtype = DType::bf16;           // bf16 or f16; f32 for attention_f32
@@ -49,6 +54,13 @@ void flash_mma_bwd(AttnCall&, CudaStream&);
 void flash_hopper(const AttnCall&, CudaStream&);
 void flash_hopper_bwd(AttnCall&, CudaStream&);
 void attention_f32(const AttnCall&, CudaStream&);
-void attention_f32_bwd(const AttnCall&, CudaStream&);
+void attention_f32_bwd(AttnCall&, CudaStream&);
+
+// dbias = dbias_prior + the sums of c.bias_parts (B, H, tiles, distances) over sequences and tiles,
+// in order.
+void add_bias_parts(const AttnCall& c, int tiles, CudaStream&);
+inline int64_t bias_part_bytes(const AttnCall& c, int tiles) {
+  return c.dbias ? int64_t(c.B) * c.H * tiles * c.distances * 4 : 0;
+}
 
 }  // namespace hearth::cuda

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "cuda/attention/distance_sums.cuh"
 #include "cuda/attention/mma/flash_mma.h"
 #include "cuda/attention/mma/flash_mma_score.cuh"
 
@@ -72,18 +73,20 @@ __device__ void add_rows(float4 (&sum)[M][D / 64], P p, Rows<D> v, int y, int x)
     }
 }
 
-// A score with softcap and ALiBi applied, and the slope of the softcap there.
+// A score with softcap, and ALiBi or a bias, applied, and the slope of the softcap there.
 struct Scored {
   float x, slope;
 };
 
-__device__ inline Scored score_of(float s, float scale, float softcap, float alibi, int away) {
+__device__ inline Scored score_of(float s, float scale, float softcap, const HeadBias& head,
+                                  int away) {
   Scored r{s * scale, 1};
   if (softcap > 0) {
     const float t = tanhf(r.x / softcap);
     r = {softcap * t, 1 - t * t};
   }
-  r.x -= alibi * float(away);
+  r.x -= head.slope * float(away);
+  if (head.bias) r.x += head.at(away);
   return r;
 }
 
@@ -99,7 +102,7 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
   const int b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
   const float* pk = static_cast<const float*>(a.k) + b * a.kv_batch + g * a.D;
   const float* pv = static_cast<const float*>(a.v) + b * a.kv_batch + g * a.V;
-  const float alibi = a.slopes ? a.slopes[h] : 0;
+  const HeadBias head_bias(a.slopes, a.bias, a.distances, h);
   const int32_t* documents = a.documents ? a.documents + int64_t(b) * a.T : nullptr;
   const Dropout dropout(a.scalars, a.salt, a.dropout);
   q.template load<BT>(static_cast<const float*>(a.q) + b * a.q_batch + h * a.D, a.q_token,
@@ -129,7 +132,7 @@ __global__ __launch_bounds__(threads) void forward_f32(FlashForward a) {
         const int j = n * BT + x + side * c, away = position[r] - j;
         bool sees = away >= 0 && away < a.window;
         if (documents && sees) sees = documents[position[r]] == documents[j];
-        s[r][c] = sees ? score_of(s[r][c], a.scale, a.softcap, alibi, away).x : -INFINITY;
+        s[r][c] = sees ? score_of(s[r][c], a.scale, a.softcap, head_bias, away).x : -INFINITY;
         top[r] = fmaxf(top[r], s[r][c]);
       }
       for (int step = 1; step < side; step *= 2)
@@ -184,8 +187,9 @@ __global__ void row_deltas(AttnCall c) {
     c.delta[(at / c.H / c.T * c.H + at % c.H) * c.T + at / c.H % c.T] = sum;
 }
 
-// One tile of queries with one tile of keys, both in shared memory: probabilities after dropout and
-// gradients of q . k * scale, as (queries, keys).
+// One tile of queries with one tile of keys, both in shared memory: probabilities after dropout
+// (or, for the bias, the gradients of the scores after the softcap) and gradients of q . k * scale,
+// as (queries, keys).
 template <int D, int M>
 struct Pair {
   static constexpr int BT = M * side, line = BT + 1;
@@ -198,14 +202,15 @@ struct Pair {
     q.at = at, dy.at = at + size, k.at = at + 2 * size, v.at = at + 3 * size;
     p = at + 4 * size, ds = p + BT * line;
   }
-  __device__ void slopes(const AttnCall& c, int b, int h, int first_query, int first_key) const {
+  __device__ void slopes(const AttnCall& c, int b, int h, int first_query, int first_key,
+                         bool for_bias = false) const {
     const int x = int(threadIdx.x) % side, y = int(threadIdx.x) / side;
     float s[M][M], dp[M][M];
     products<D, M>(s, q, k, y, x);
     products<D, M>(dp, dy, v, y, x);
     const Dropout dropout(c.scalars, c.salt, c.dropout);
     const int32_t* documents = c.documents ? c.documents + int64_t(b) * c.T : nullptr;
-    const float alibi = c.slopes ? c.slopes[h] : 0;
+    const HeadBias head(c.slopes, c.bias, c.distances, h);
     for (int r = 0; r < M; ++r)
       for (int e = 0; e < M; ++e) {
         const int i = first_query + y + side * r, j = first_key + x + side * e, away = i - j;
@@ -215,12 +220,13 @@ struct Pair {
         p[at] = ds[at] = 0;
         if (!sees) continue;
         const int64_t row = (int64_t(b) * c.H + h) * c.T + i;
-        const Scored scored = score_of(s[r][e], c.scale, c.softcap, alibi, away);
+        const Scored scored = score_of(s[r][e], c.scale, c.softcap, head, away);
         const float prob = expf(scored.x - c.lse[row]);
         const float keep =
             c.dropout > 0 ? dropout.one(uint64_t(row) * uint64_t(c.T) + uint64_t(j)) : 1;
-        p[at] = prob * keep;
-        ds[at] = prob * (dp[r][e] * keep - c.delta[row]) * scored.slope;
+        const float dscore = prob * (dp[r][e] * keep - c.delta[row]);
+        p[at] = for_bias ? dscore : prob * keep;
+        ds[at] = dscore * scored.slope;
       }
   }
 };
@@ -288,6 +294,7 @@ __global__ __launch_bounds__(threads) void keys_bwd_f32(AttnCall c) {
   store_sums<D, M>(own.out + (c.H + c.G) * c.D + g * c.V, own.token, n * BT, c.T, c.V, dv, 1);
 }
 
+// dQ, and the part of a tile of queries in the gradient of the bias, if the call has bias_parts.
 template <int D, int M>
 __global__ __launch_bounds__(threads) void queries_bwd_f32(AttnCall c) {
   constexpr int BT = M * side;
@@ -299,6 +306,7 @@ __global__ __launch_bounds__(threads) void queries_bwd_f32(AttnCall c) {
   const Heads head(c, b, h);
   m.q.template load<BT>(head.q, head.token, tile * BT, c.T, c.D);
   m.dy.template load<BT>(head.dy, head.y_token, tile * BT, c.T, c.V);
+  DistanceSums sums(memory + Pair<D, M>::bytes / 4, c.bias_parts ? c.distances : 0);
   float4 dq[M][D / 64] = {};
   const int begin = c.window ? max(0, tile * BT - c.window + 1) / BT : 0;
   for (int n = begin; n <= tile; ++n) {
@@ -306,12 +314,18 @@ __global__ __launch_bounds__(threads) void queries_bwd_f32(AttnCall c) {
     m.k.template load<BT>(head.k, head.token, n * BT, c.T, c.D);
     m.v.template load<BT>(head.v, head.token, n * BT, c.T, c.V);
     __syncthreads();
-    m.slopes(c, b, h, tile * BT, n * BT);
+    m.slopes(c, b, h, tile * BT, n * BT, c.bias_parts);
     __syncthreads();
+    if (c.bias_parts)
+      sums.add<BT, BT>((tile - n) * BT, [&](int i, int j) { return m.p[i * m.line + j]; });
     add_rows<D, M>(
         dq, [&](int i, int j) { return m.ds[i * m.line + j]; }, m.k, y, x);
   }
   store_sums<D, M>(head.out + h * c.D, head.token, tile * BT, c.T, c.D, dq, c.scale);
+  if (!c.bias_parts) return;
+  __syncthreads();
+  static_assert(BT * Pair<D, M>::line >= threads);
+  sums.store(c.bias_parts + ((int64_t(b) * c.H + h) * tiles + tile) * c.distances, m.p);
 }
 
 template <class Kernel, class Args>
@@ -331,11 +345,15 @@ void forward(const FlashForward& a, CudaStream& stream) {
 
 // M: rows per thread. With heads of 256, four tiles of 32 rows would not fit in shared memory.
 template <int D, int M>
-void backward(const AttnCall& c, CudaStream& stream) {
+void backward(AttnCall& c, CudaStream& stream) {
   const int64_t tiles = (c.T + M * side - 1) / (M * side);
+  const int64_t part_bytes = bias_part_bytes(c, int(tiles));
+  if (c.dbias) c.bias_parts = static_cast<float*>(stream.scratch(part_bytes));
   launch(keys_bwd_f32<D, M>, tiles * c.B * c.G, Pair<D, M>::bytes, c, "attention_f32_bwd", stream);
-  launch(queries_bwd_f32<D, M>, tiles * c.B * c.H, Pair<D, M>::bytes, c, "attention_f32_bwd",
-         stream);
+  const int distances = c.dbias ? c.distances : 0;
+  launch(queries_bwd_f32<D, M>, tiles * c.B * c.H, Pair<D, M>::bytes + distances * 4, c,
+         "attention_f32_bwd", stream);
+  if (c.dbias) add_bias_parts(c, int(tiles), stream);
 }
 
 }  // namespace
@@ -354,7 +372,7 @@ void attention_f32(const AttnCall& c, CudaStream& stream) {
   attention_f32_any(packed_forward(c), stream);
 }
 
-void attention_f32_bwd(const AttnCall& c, CudaStream& stream) {
+void attention_f32_bwd(AttnCall& c, CudaStream& stream) {
   const int64_t rows = int64_t(c.B) * c.T * c.H;
   row_deltas<<<unsigned((rows * 32 + 255) / 256), 256, 0, stream.handle>>>(c);
   check_launch("row_deltas");

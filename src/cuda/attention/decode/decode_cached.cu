@@ -60,6 +60,7 @@ __global__ void decode_f32(Decode a) {
     s *= a.scale;
     if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
     if (a.slopes) s -= a.slopes[h] * float(at - j);
+    s += bias_at(a.bias_of(h), a.distances, at - j);
     const float now = fmaxf(top, s), fade = expf(top - now), p = expf(s - now);
     top = now, sum = fmaf(sum, fade, p);
 #pragma unroll
@@ -118,6 +119,7 @@ FlashPaged paged_call(const Decode& a, DType dtype, bool fp8) {
   p.call.q = a.qkv, p.call.q_token = int64_t(a.H + a.G) * a.D + a.G * a.V;
   p.call.k = a.cache, p.call.v = static_cast<const char*>(a.cache) + a.G * p.k_head * size;
   p.call.y = a.y, p.call.slopes = a.slopes;
+  p.call.bias = a.bias, p.call.distances = a.distances;
   p.call.B = 1, p.call.T = a.N, p.call.H = a.H, p.call.G = a.G;
   p.call.D = a.D, p.call.V = a.V;
   p.call.window = a.window, p.call.scale = a.scale, p.call.softcap = a.softcap;
@@ -166,9 +168,8 @@ void attention_cached(Stream& on_stream, const AttentionCachedArgs& args) {
                  .cache = args.cache.data,
                  .y = args.y.data,
                  .new_cache = by_readers ? args.cache.data : nullptr,
-                 .parts = nullptr,
-                 .tickets = nullptr,
                  .slopes = args.slopes.as<const float>(),
+                 .bias = args.bias.as<const float>(),
                  .positions = args.positions.as<const int32_t>(),
                  .sequences = args.sequences.as<const int32_t>(),
                  .tables = args.tables.as<const int32_t>(),
@@ -181,6 +182,7 @@ void attention_cached(Stream& on_stream, const AttentionCachedArgs& args) {
                  .width = int(args.tables.shape[1]),
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
                  .V = int(V),
+                 .distances = args.bias ? int(args.bias.cols()) : 0,
                  .scale = spec.scale,
                  .softcap = spec.softcap,
                  .leaves_runs = leaves_runs,

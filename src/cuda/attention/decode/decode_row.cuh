@@ -14,18 +14,23 @@ namespace hearth::cuda {
 struct Decode {
   const void *qkv, *cache;
   void* y;
-  void* new_cache;    // the cache, if the kernel stores the rows' own keys and values; or null
-  float* parts;       // (N * H, splits, D + 2): values, largest score, sum of exponentials
-  uint32_t* tickets;  // per row and head group: splits that have finished
+  void* new_cache;         // the cache, if the kernel stores the rows' own keys and values; or null
+  float* parts = nullptr;  // (N * H, splits, D + 2): values, largest score, sum of exponentials
+  uint32_t* tickets = nullptr;  // per row and head group: splits that have finished
   const float* slopes;
+  const float* bias;  // (H, distances), or absent
   const int32_t *positions, *sequences, *tables;
   int N, H, G, D, piece, pieces, width, window;  // width: blocks per table
   int V;  // width of a head of v; equals D except in the kernels that decode_cached.cu names
+  int distances;
   float scale, softcap;
   bool leaves_runs;  // another kernel handles the rows of long runs
   bool apart;        // row n belongs to sequence n
 
   __device__ int sequence_of(int row) const { return apart ? row : sequences[row]; }
+  __device__ const float* bias_of(int head) const {
+    return bias ? bias + int64_t(head) * distances : nullptr;
+  }
   template <class T>
   __device__ const T* own_of(int row) const {
     return static_cast<const T*>(qkv) + row * int64_t(H + 2 * G) * D;
@@ -41,6 +46,11 @@ struct Seen {
   }
   __device__ int pieces() const { return end_piece - first_piece; }
 };
+
+// What the bias of a head adds to the score of a key that is `away` tokens before.
+__device__ inline float bias_at(const float* of_head, int distances, int away) {
+  return of_head ? __ldg(of_head + min(max(away, 0), distances - 1)) : 0;
+}
 
 template <class T>
 __device__ void store_float(T* to, float v) {

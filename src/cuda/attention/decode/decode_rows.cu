@@ -80,20 +80,25 @@ template <class T, int D>
 struct WarpQueries {
   uint32_t q[D / 16][2];
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {}, slope[2] = {};
+  const float* bias[2] = {};  // by distance
   float y[D / 16][4] = {};
 
   static __device__ int row() { return int(threadIdx.x) % 32 / 4; }
   static __device__ int head() { return int(threadIdx.x) % 4 * 2; }
 
-  __device__ void read(const T* queries, int heads, const float* slopes) {
+  // `first`: the first of the heads.
+  __device__ void read(const T* queries, int heads, const Decode& a, int first) {
     const bool real = row() < heads;
     const auto* from = reinterpret_cast<const uint32_t*>(queries + row() * D + head());
 #pragma unroll
     for (int i = 0; i < D / 16; ++i)
       q[i][0] = real ? from[8 * i] : 0, q[i][1] = real ? from[8 * i + 4] : 0;
 #pragma unroll
-    for (int e = 0; e < 2; ++e)
-      if (slopes && head() + e < heads) slope[e] = slopes[head() + e];
+    for (int e = 0; e < 2; ++e) {
+      if (head() + e >= heads) continue;
+      if (a.slopes) slope[e] = a.slopes[first + head() + e];
+      bias[e] = a.bias_of(first + head() + e);
+    }
   }
 
   __device__ void multiply_keys(float (&s)[4], const SharedTile<D>& k) const {
@@ -116,6 +121,7 @@ struct WarpQueries {
         float x = s[2 * half + e] * a.scale;
         if (a.softcap > 0) x = a.softcap * tanhf(x / a.softcap);
         x -= slope[e] * float(at - key);
+        x += bias_at(bias[e], a.distances, at - key);
         s[2 * half + e] = key >= begin && key < end ? x : -INFINITY;
         now = fmaxf(now, s[2 * half + e]);
       }
@@ -206,9 +212,9 @@ __global__ void __launch_bounds__(Warps * 32, (D == 64 ? 24 : 12) / Warps) decod
   if (Warps == 4 && warp == 0) under_way.ask_ahead(first + row_slots * batch_keys, 2);
   wait_for_previous();
   const T* own = a.own_of<T>(row);
-  const int64_t head = g * share + first_head;
+  const int head = g * share + first_head;
   WarpQueries<T, D> queries;
-  queries.read(own + head * D, heads, a.slopes ? a.slopes + head : nullptr);
+  queries.read(own + head * D, heads, a, head);
   const bool late = min(seen.end, from + row_slots * batch_keys) > keys.first_fresh;
 #pragma unroll
   for (int n = 0; late && n < row_slots; ++n)

@@ -104,6 +104,7 @@ __global__ __launch_bounds__(warps * 32,
   wait_for_previous();
 
   float q[Heads][8], slope[Heads];
+  const float* bias[Heads];
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
     const int head = g * share + first_head + min(h, heads - 1);
@@ -111,6 +112,7 @@ __global__ __launch_bounds__(warps * 32,
     fq.load(own + head * a.D + d, a.D - d);
     fq.floats(q[h]);
     slope[h] = a.slopes ? a.slopes[head] : 0;
+    bias[h] = a.bias_of(head);
   }
 
   if (a.new_cache && blockIdx.z == 0 && at < first + a.piece)
@@ -140,6 +142,7 @@ __global__ __launch_bounds__(warps * 32,
         sum *= scale;
         if (a.softcap > 0) sum = a.softcap * tanhf(sum / a.softcap);
         sum -= slope[h] * float(at - key);
+        sum += bias_at(bias[h], a.distances, at - key);
         s[u][h] = key >= begin && key < end ? sum : -INFINITY;
       }
     }

@@ -79,6 +79,20 @@ struct Consumer {
       }
       s[i] = x - slope * float(row + i % 4 / 2 * 8 - (column + i / 4 * 8 + i % 2));
     }
+    if constexpr (S::biased) add_bias<N>(h, row, column);
+  }
+  // A tile whose nearest key is far enough needs only the last entry.
+  template <int N>
+  __device__ void add_bias(int h, int row, int column) {
+    const float* bias = p.bias + int64_t(h) * p.distances;
+    const int last = p.distances - 1;
+    const bool far = row - column - (N - 7) >= last;
+    const float end = __ldg(bias + last);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      const int away = row + i % 4 / 2 * 8 - (column + i / 4 * 8 + i % 2);
+      s[i] = fmaf(log2e, far ? end : __ldg(bias + min(max(away, 0), last)), s[i]);
+    }
   }
   template <int N>
   __device__ void mask(int row, int column) {

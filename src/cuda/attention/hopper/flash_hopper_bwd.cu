@@ -239,7 +239,7 @@ void by_shape(AttnCall& c, CudaStream& stream) {
 bool flash_hopper_bwd_takes(const AttnCall& c) {
   return (c.D == 64 || c.D == 128) && c.V == c.D &&
          (c.dtype == DType::bf16 || c.dtype == DType::f16) && c.softcap == 0 && c.dropout == 0 &&
-         !c.slopes && c.H % c.G == 0;
+         !c.slopes && !c.bias && c.H % c.G == 0;
 }
 
 bool flash_hopper_bwd_takes_fp8(const AttnCall& c, const Fp8Output& to) {

@@ -24,6 +24,8 @@ void launch(const AttnCall& a, CudaStream& stream) {
            .documents = a.documents,
            .ranges = nullptr,
            .slopes = a.slopes,
+           .bias = a.bias,
+           .distances = a.distances,
            .T = a.T,
            .H = a.H,
            .G = a.G,
@@ -57,7 +59,9 @@ void launch(const AttnCall& a, CudaStream& stream) {
 template <class T, int D>
 void by_features(const AttnCall& a, CudaStream& stream) {
   constexpr int groups = D == 64 ? 3 : 2;
-  if (a.softcap > 0 || a.slopes)
+  if (a.bias)
+    launch<T, Shape<D, 2, 128, 2, true, true, false, true>>(a, stream);
+  else if (a.softcap > 0 || a.slopes)
     launch<T, Shape<D, 2, 128, 2, true, true, false>>(a, stream);
   else if (a.documents)
     launch<T, Shape<D, groups, 128, 2, true, false, false>>(a, stream);

@@ -13,14 +13,15 @@ using namespace hopper;
 
 // The compile-time shape of a kernel.
 template <int D_, int groups_, int N_, int stages_, bool documents_ = false, bool scored_ = false,
-          bool halves_ = true>
+          bool halves_ = true, bool biased_ = false>
 struct Shape {
   static constexpr int D = D_;                   // head_dim: a multiple of 64
   static constexpr int groups = groups_;         // consumer warp groups, of 64 query rows each
   static constexpr int N = N_;                   // keys per tile
   static constexpr int stages = stages_;         // tiles of K, and of V, in flight
   static constexpr bool documents = documents_;  // the call may have documents
-  static constexpr bool scored = scored_;        // softcap or ALiBi
+  static constexpr bool scored = scored_;        // softcap, ALiBi or a bias
+  static constexpr bool biased = biased_;        // a bias: needs registers that the others lack
   static constexpr bool halves = halves_;  // compute half of a diagonal tile where that is enough
 };
 
@@ -30,6 +31,8 @@ struct Params {
   const int32_t* documents;  // (B, T)
   const int2* ranges;        // (B, document_blocks(T)), from find_document_ranges
   const float* slopes;       // (H)
+  const float* bias;         // (H, distances)
+  int distances;
   int T, H, G;
   int tiles;      // tiles of query rows per sequence
   int shift;      // row of the first tile, <= 0: the partial tile is first, where least is seen

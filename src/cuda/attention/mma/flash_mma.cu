@@ -71,7 +71,7 @@ struct Pieces {
 };
 
 bool general(const AttnCall& c) {
-  return c.slopes || c.documents || c.softcap > 0 || c.dropout > 0;
+  return c.slopes || c.bias || c.documents || c.softcap > 0 || c.dropout > 0;
 }
 
 int window_of(const AttnCall& c) { return c.window > 0 ? c.window : INT_MAX; }
@@ -106,6 +106,7 @@ FlashForward packed_forward(const AttnCall& c) {
           .y = c.y,
           .lse = c.lse,
           .slopes = c.slopes,
+          .bias = c.bias,
           .documents = c.documents,
           .first = nullptr,
           .scalars = c.scalars,
@@ -116,6 +117,7 @@ FlashForward packed_forward(const AttnCall& c) {
           .G = c.G,
           .D = c.D,
           .V = c.V,
+          .distances = c.distances,
           .window = window_of(c),
           .scale = c.scale,
           .softcap = c.softcap,
@@ -143,14 +145,18 @@ void flash_mma_bwd(AttnCall& c, CudaStream& stream) {
   Pieces pieces;
   const int64_t blocks = flash_blocks(c.T), padded = blocks * flash_block;
   const int64_t heads = int64_t(c.B) * c.H, documents = c.documents ? c.B * blocks : 0;
+  const int width = flash_padded(std::max(c.D, c.V));
+  const int bias_tiles = int(ceil_div(c.T, flash_bias_tile(width)));
   // There is a turn counter for every 16 queries, the smallest tile; turns and ticket start at 0.
   const int64_t counters = (1 + heads * padded / 16) * 4;
   const int64_t counters_at = pieces.take(counters), rows_at = pieces.take(heads * padded * 8),
-                dq_at = pieces.take(heads * padded * flash_padded(std::max(c.D, c.V)) * 4),
+                dq_at = pieces.take(heads * padded * width * 4),
+                bias_at = pieces.take(bias_part_bytes(c, bias_tiles)),
                 first_at = pieces.take(documents * 4), ranges_at = pieces.take(documents * 8);
   char* memory = backward_scratch(c, stream, pieces.bytes);
   int* ticket = reinterpret_cast<int*>(memory + counters_at);
   float2* rows = reinterpret_cast<float2*>(memory + rows_at);
+  if (c.dbias) c.bias_parts = reinterpret_cast<float*>(memory + bias_at);
   int32_t* first = c.documents ? reinterpret_cast<int32_t*>(memory + first_at) : nullptr;
 
   check(cudaMemsetAsync(ticket, 0, size_t(counters), stream.handle), "clearing turns");
@@ -169,6 +175,8 @@ void flash_mma_bwd(AttnCall& c, CudaStream& stream) {
                         // half, in case kernels of another stream occupy some multiprocessors
                         .side_by_side = stream.card.processors / 2,
                         .slopes = c.slopes,
+                        .bias = c.bias,
+                        .bias_parts = c.bias_parts,
                         .documents = c.documents,
                         .first = first,
                         .scalars = c.scalars,
@@ -179,6 +187,7 @@ void flash_mma_bwd(AttnCall& c, CudaStream& stream) {
                         .D = c.D,
                         .V = c.V,
                         .token = c.token,
+                        .distances = c.distances,
                         .window = window_of(c),
                         .scale = c.scale,
                         .softcap = c.softcap,
@@ -187,6 +196,9 @@ void flash_mma_bwd(AttnCall& c, CudaStream& stream) {
                         .general = general(c),
                         .dtype = c.dtype};
   by_head_size(std::max(c.D, c.V), [&](auto D) { flash_mma_backward<D>(a, stream); });
+  if (!c.dbias) return;
+  flash_mma_bias_backward(a, stream);
+  add_bias_parts(c, bias_tiles, stream);
 }
 
 }  // namespace hearth::cuda

@@ -14,11 +14,13 @@ struct FlashForward {
   void* y;                   // (B, T, H, V)
   float* lse;                // (B, H, T), or absent
   const float* slopes;       // (H), or absent
+  const float* bias;         // (H, distances), or absent
   const int32_t* documents;  // (B, T), or absent
   const int32_t* first;      // (B, T / 64): first block of 64 keys that 64 queries may see
   const Scalars* scalars;
   int B, T, S, H, G, D, V;
-  int window;  // INT_MAX: no limit
+  int distances;  // of the bias
+  int window;     // INT_MAX: no limit
   float scale, softcap, dropout;
   uint32_t salt;
   bool general;  // anything other than causal masking and a window
@@ -34,11 +36,14 @@ struct FlashBackward {
   int* ticket;         // how many blocks have started
   int side_by_side;    // number of blocks guaranteed to run at the same time
   const float* slopes;
+  const float* bias;
+  float* bias_parts;  // (B, H, tiles, distances): receives the gradient of the bias, if present
   const int32_t* documents;
   const int32_t* first;  // as in FlashForward
   const Scalars* scalars;
   int B, T, H, G, D, V;
   int64_t token;  // elements of a token's q | k | v
+  int distances;
   int window;
   float scale, softcap, dropout;
   uint32_t salt;
@@ -59,6 +64,11 @@ template <int D>
 void flash_mma_forward(const FlashForward&, CudaStream&);
 template <int D>
 void flash_mma_backward(const FlashBackward&, CudaStream&);
+
+// Queries per tile of the kernel that sums the gradient of the bias, for a padded head size;
+// limited by shared memory.
+constexpr int flash_bias_tile(int D) { return D <= 128 ? 64 : 32; }
+void flash_mma_bias_backward(const FlashBackward&, CudaStream&);
 
 // Calls f(std::integral_constant<int, D>) with the padded size for a head width D. The caller
 // passes the wider of k and v; the narrower one is padded with zeros.

@@ -190,9 +190,8 @@ __device__ void backward_pairs(float (&dk)[Tile::R][Tile::columns / 8][4],
                                int stage, int warp, int lane) {
   constexpr int R = Tile::R, BS = Tile::BS, share_of = Tile::BM / Tile::Split;
   const int key = warp / Tile::Split * R * 16, first = warp % Tile::Split * share_of;
-  float slope = 0;
-  if constexpr (Tile::General)
-    if (a.slopes) slope = a.slopes[at.h];
+  HeadBias head;
+  if constexpr (Tile::General) head = HeadBias(a.slopes, a.bias, a.distances, at.h);
 #pragma unroll
   for (int i = 0; i < share_of; i += BS) {
     const int query = first + i;
@@ -206,7 +205,7 @@ __device__ void backward_pairs(float (&dk)[Tile::R][Tile::columns / 8][4],
       backward_scores<Tile>(s, m.k, key, q, lane);
       if constexpr (Tile::keys) backward_scores<Tile>(dp, m.v, key, dy, lane);
       const BackwardStep step{at.b, at.h, at.m * Tile::BM + query, at.n * Tile::BN + key + lane / 4,
-                              slope};
+                              head};
       const uint32_t rows = m.rows_of(stage) + query * 8;
       if (Tile::General || at.masked())
         backward_slopes<Tile, true>(p, ds, s, dp, rows, a, step, lane);

@@ -25,6 +25,7 @@ struct BackwardTile : Sizes {
   using Element = T;
   static constexpr int D = D_, BM = Sizes::BM, BN = Sizes::BN, Split = Sizes::Split;
   static constexpr bool General = General_;
+  static constexpr bool before_softcap = true;  // gradients of scores before the softcap
   static constexpr bool keys = P != Pass::values, values = P != Pass::keys;
   static constexpr int warps = BN / (16 * Sizes::R) * Split, threads = 32 * warps;
   static constexpr int columns = D / Split;  // of dK and dV per warp
@@ -114,13 +115,13 @@ __device__ void backward_add_shared(float (&sum)[Tile::R][Tile::columns / 8][4],
 // Inputs of the elementwise part of a step.
 struct BackwardStep {
   int b, h, first_query, first_key;  // first_key: of this thread's first row
-  float slope;
+  HeadBias head;
 };
 
-// Scaled scores of one accumulator with softcap and ALiBi, and the softcap's slope. `away`: its
-// first query minus its first key.
+// Scaled scores of one accumulator with softcap, and ALiBi or a bias, and the softcap's slope.
+// `away`: its first query minus its first key.
 __device__ inline void shape_scores(float (&s)[4], float (&slope)[4], const FlashBackward& a,
-                                    float alibi, float away) {
+                                    const HeadBias& head, int away) {
   const Softcap softcap(a.softcap, a.scale);
 #pragma unroll
   for (int e = 0; e < 4; ++e) slope[e] = 1;
@@ -133,7 +134,10 @@ __device__ inline void shape_scores(float (&s)[4], float (&slope)[4], const Flas
   }
   if (a.slopes)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) s[e] -= alibi * (away + float((e & 1) - (e >> 1) * 8));
+    for (int e = 0; e < 4; ++e) s[e] -= head.slope * float(away + (e & 1) - (e >> 1) * 8);
+  if (a.bias)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[e] += head.at(away + (e & 1) - (e >> 1) * 8);
 }
 
 // lse and delta of two neighbouring queries.
@@ -179,8 +183,7 @@ __device__ void backward_slopes(uint32_t (&p)[Tile::R][Tile::BS / 16][4],
       float keep[4], slope[4];
       const bool drop = Tile::General && a.dropout > 0;
       if constexpr (Tile::General) {
-        shape_scores(s[r][n], slope, a, step.slope,
-                     float(query - step.first_key) + float(n * 8 - r * 16));
+        shape_scores(s[r][n], slope, a, step.head, query - step.first_key + n * 8 - r * 16);
         if (drop)
           dropout.transposed(keep,
                              (uint64_t(step.b) * a.H + step.h) * a.T + step.first_query + n * 8,
@@ -199,7 +202,7 @@ __device__ void backward_slopes(uint32_t (&p)[Tile::R][Tile::BS / 16][4],
         s[r][n][e] = drop ? prob * keep[e] : prob;
         if (drop) dprob *= keep[e];
         dp[r][n][e] = prob * (dprob - delta[e & 1]);
-        if constexpr (Tile::General) dp[r][n][e] *= slope[e];
+        if constexpr (Tile::General && Tile::before_softcap) dp[r][n][e] *= slope[e];
       }
       uint32_t* to = p[r][n / 2] + (n & 1) * 2;
       to[0] = pack(s[r][n][0], s[r][n][1], T()), to[1] = pack(s[r][n][2], s[r][n][3], T());

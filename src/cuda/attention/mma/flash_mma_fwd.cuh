@@ -11,12 +11,14 @@
 
 namespace hearth::cuda {
 
-// Stages: buffers for keys and values. Held: the queries stay in registers.
-template <class T, int D_, int BM_, int BN_, int Stages_, bool Held_, bool General_, int Warps_ = 4>
+// Stages: buffers for keys and values. Held: the queries stay in registers. Biased: the call may
+// have a bias.
+template <class T, int D_, int BM_, int BN_, int Stages_, bool Held_, bool General_, int Warps_ = 4,
+          bool Biased_ = General_>
 struct ForwardTile {
   using Element = T;
   static constexpr int D = D_, BM = BM_, BN = BN_, Stages = Stages_;
-  static constexpr bool Held = Held_, General = General_;
+  static constexpr bool Held = Held_, General = General_, Biased = Biased_;
   static constexpr int warps = Warps_, threads = 32 * warps;
   static constexpr int R = BM / (16 * warps);  // 16-row fragments per warp
   static constexpr int k_bytes = SharedTile<D>::bytes(BN);
@@ -102,10 +104,36 @@ __device__ void forward_scores(float (&s)[Tile::R][Tile::BN / 8][4], HeldQueries
   }
 }
 
-// Softcap and ALiBi. With either, scores leave here already scaled.
+// Whether scores leave forward_shape() already scaled.
+__device__ inline bool shapes_scores(const FlashForward& a) {
+  return a.slopes || a.bias || a.softcap > 0;
+}
+
+template <class Tile>
+__device__ void forward_bias(float (&s)[Tile::R][Tile::BN / 8][4], const ForwardRows<Tile>& rows,
+                             const HeadBias& head, float scale, int first_key, int lane) {
+  const float last = head.at(head.last);
+#pragma unroll
+  for (int r = 0; r < Tile::R; ++r)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int away = rows.at(r, half) - first_key - (lane & 3) * 2;
+      const bool far = away - (Tile::BN - 7) >= head.last;  // even the nearest of these keys
+#pragma unroll
+      for (int n = 0; n < Tile::BN / 8; ++n)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[r][n][half * 2 + c];
+          x = fmaf(x, scale, far ? last : head.at(away - (n * 8 + c)));
+        }
+    }
+}
+
+// Softcap, and ALiBi or a bias.
 template <class Tile>
 __device__ void forward_shape(float (&s)[Tile::R][Tile::BN / 8][4], const ForwardRows<Tile>& rows,
-                              const FlashForward& a, int first_key, float slope, int lane) {
+                              const FlashForward& a, int first_key, const HeadBias& head,
+                              int lane) {
   const Softcap softcap(a.softcap, a.scale);
   if (softcap.on()) {
 #pragma unroll
@@ -115,8 +143,10 @@ __device__ void forward_shape(float (&s)[Tile::R][Tile::BN / 8][4], const Forwar
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[r][n][e] = softcap.apply(s[r][n][e]);
   }
-  if (!a.slopes) return;
   const float scale = softcap.on() ? 1 : a.scale;
+  if constexpr (Tile::Biased)
+    if (a.bias) return forward_bias<Tile>(s, rows, head, scale, first_key, lane);
+  if (!a.slopes) return;
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
@@ -127,7 +157,7 @@ __device__ void forward_shape(float (&s)[Tile::R][Tile::BN / 8][4], const Forwar
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& x = s[r][n][half * 2 + c];
-          x = fmaf(x, scale, -slope * (away - float(n * 8 + c)));
+          x = fmaf(x, scale, -head.slope * (away - float(n * 8 + c)));
         }
     }
 }
@@ -311,10 +341,11 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
   ForwardRows<Tile> rows;
   rows.first = first_row + lane / 4;
   const int32_t* documents = nullptr;
-  float slope = 0, unit = a.scale * log2_e;
+  float unit = a.scale * log2_e;
+  HeadBias head_bias;
   if constexpr (Tile::General) {
-    if (a.slopes || a.softcap > 0) unit = log2_e;
-    if (a.slopes) slope = a.slopes[h];
+    if (shapes_scores(a)) unit = log2_e;
+    head_bias = HeadBias(a.slopes, a.bias, a.distances, h);
     if (a.documents) documents = a.documents + int64_t(b) * a.T;
   }
 #pragma unroll
@@ -359,7 +390,7 @@ __global__ __launch_bounds__(Tile::threads, Blocks) void forward_kernel(FlashFor
       commit_copies();
     }
     if (blind) continue;
-    if constexpr (Tile::General) forward_shape<Tile>(s, rows, a, n * BN, slope, lane);
+    if constexpr (Tile::General) forward_shape<Tile>(s, rows, a, n * BN, head_bias, lane);
     // Keys need masking only at the diagonal, at the far end of the window, or with documents.
     if (documents || n * BN + BN - 1 > span.least || span.most - n * BN >= a.window)
       forward_mask<Tile>(s, rows, a, n * BN, documents, lane);

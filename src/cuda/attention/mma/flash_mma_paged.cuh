@@ -110,8 +110,8 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
   const C* pk = static_cast<const C*>(a.k) + g * p.k_head;
   const C* pv = static_cast<const C*>(a.v) + g * p.v_head;
   Panel k_panel{k}, v_panel{v};
-  const float unit = a.slopes || a.softcap > 0 ? log2_e : a.scale * log2_e;
-  const float slope = a.slopes ? a.slopes[h] : 0;
+  const float unit = shapes_scores(a) ? log2_e : a.scale * log2_e;
+  const HeadBias head_bias(a.slopes, a.bias, a.distances, h);
   ForwardRows<Tile> rows;
 #pragma unroll
   for (int r = 0; r < R; ++r)
@@ -153,7 +153,7 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
       v_panel.finish();
       __syncthreads();
       if (n > first_block) load_k(n - 1);  // while the rest of this block is computed
-      forward_shape<Tile>(s, rows, a, n * BN, slope, lane);
+      forward_shape<Tile>(s, rows, a, n * BN, head_bias, lane);
       forward_mask<Tile>(s, rows, a, n * BN, nullptr, lane);
       forward_softmax<Tile>(s, y, rows, unit);
       forward_values<Tile>(y, s, v, lane);
@@ -193,8 +193,8 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
     const T* from = static_cast<const T*>(a.v) + g * p.v_head + table[block] * p.block;
     v.template load<BN, Tile::threads>(from, a.V, 0, min(BN, at + 1 - block * BN), a.V);
   };
-  const float unit = a.slopes || a.softcap > 0 ? log2_e : a.scale * log2_e;
-  const float slope = a.slopes ? a.slopes[h] : 0;
+  const float unit = shapes_scores(a) ? log2_e : a.scale * log2_e;
+  const HeadBias head_bias(a.slopes, a.bias, a.distances, h);
   ForwardRows<Tile> rows;
 #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -215,7 +215,7 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
     __syncwarp();
     if (block > first) load_k(block - 1);
     commit_copies();
-    forward_shape<Tile>(s, rows, a, block * BN, slope, lane);
+    forward_shape<Tile>(s, rows, a, block * BN, head_bias, lane);
     forward_mask<Tile>(s, rows, a, block * BN, nullptr, lane);
     forward_softmax<Tile>(s, y, rows, unit);
     wait_for_copies<1>();
@@ -234,7 +234,8 @@ void launch_rows(const FlashPaged& p, bool all, CudaStream& stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::shared),
         "shared memory of flash_mma_rows");
   const int group = p.call.H / p.call.G;
-  const int heads = p.call.slopes ? 1 : std::min(group, Tile::BM);  // each head has its slope
+  // A head with a slope or a bias of its own is a tile of its own.
+  const int heads = p.call.slopes || p.call.bias ? 1 : std::min(group, Tile::BM);
   const dim3 blocks(unsigned(p.call.T), unsigned(p.call.G * ((group + heads - 1) / heads)));
   kernel<<<blocks, Tile::threads, Tile::shared, stream.handle>>>(p, heads, all);
   check_launch("flash_mma_rows");
@@ -248,9 +249,10 @@ void rows_by_dtype(const FlashPaged& p, bool all, CudaStream& stream) {
     launch_rows<D, __half>(p, all, stream);
 }
 
-template <int D, class T>
+// Prompts without a bias have kernels of their own, which need fewer registers.
+template <int D, class T, bool Biased>
 void launch_paged(const FlashPaged& p, CudaStream& stream) {
-  using Tile = ForwardTile<T, D, 64, int(cache_block), 1, false, true>;
+  using Tile = ForwardTile<T, D, 64, int(cache_block), 1, false, true, 4, Biased>;
   const auto kernel =
       p.fp8 ? paged_kernel<Tile, DecodedPanel<Tile>> : paged_kernel<Tile, CopiedPanel<Tile>>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::shared),
@@ -258,6 +260,11 @@ void launch_paged(const FlashPaged& p, CudaStream& stream) {
   const int tiles = (p.call.T + Tile::BM - 1) / Tile::BM;
   kernel<<<unsigned(tiles * p.call.H), Tile::threads, Tile::shared, stream.handle>>>(p);
   check_launch("flash_mma_paged");
+}
+
+template <int D, class T>
+void launch_paged(const FlashPaged& p, CudaStream& stream) {
+  p.call.bias ? launch_paged<D, T, true>(p, stream) : launch_paged<D, T, false>(p, stream);
 }
 
 template <int D>

@@ -1,5 +1,6 @@
-// Score modifications between q . k and the softmax (softcap, ALiBi), and dropout of probabilities.
-// Only the "general" kernels use it; the plain ones handle causal masking and a window.
+// Score modifications between q . k and the softmax (softcap, ALiBi, a bias by distance), and
+// dropout of probabilities. Only the "general" kernels use it; the plain ones handle causal masking
+// and a window.
 #pragma once
 
 #include "core/math.h"
@@ -37,6 +38,23 @@ struct Softcap {
     slope = 4 * r * (1 - r);
     return fmaf(-2 * cap, r, cap);
   }
+};
+
+// What is added to the scores of one head by distance. Warps read neighbouring entries of the bias,
+// which L1 holds; most tiles of a long sequence are so far from their queries that they need only
+// the last entry.
+struct HeadBias {
+  float slope = 0;              // ALiBi
+  const float* bias = nullptr;  // (last + 1), or absent
+  int last = 0;                 // distance from which on the bias is the same
+
+  HeadBias() = default;
+  __device__ HeadBias(const float* slopes, const float* biases, int distances, int h)
+      : slope(slopes ? slopes[h] : 0),
+        bias(biases ? biases + int64_t(h) * distances : nullptr),
+        last(distances - 1) {}
+  // A key that the query cannot see has the first entry.
+  __device__ float at(int away) const { return __ldg(bias + min(max(away, 0), last)); }
 };
 
 // Dropout factors of op `salt`: 0 or 1 / (1 - p).
