@@ -219,6 +219,20 @@ std::vector<ModelCase> make_cases() {
       variant(
           "alibi",
           [](C& c) { c.position = Position::alibi, c.heads = 6, c.kv_heads = 3, c.head_dim = 4; }),
+      variant("relative",
+              [](C& c) {
+                c.position = Position::relative, c.heads = 6, c.kv_heads = 3, c.head_dim = 4;
+                c.relative_buckets = 4, c.relative_distance = 5;
+              }),
+      with_documents(variant("relative_documents",
+                             [](C& c) {
+                               c.position = Position::relative, c.window = 4,
+                               c.window_pattern = "SL";
+                               c.relative_buckets = 2, c.relative_distance = 3;
+                               c.attention_softcap = 2, c.tied = false;
+                             })),
+      variant("lora_relative",
+              [](C& c) { c.position = Position::relative, c.lora = {.rank = 2, .alpha = 3}; }),
       variant("no_positions", [](C& c) { c.position = Position::none; }),
       variant("rope_linear",
               [](C& c) {

@@ -22,7 +22,7 @@ struct BlockBuilder {
   const ModelConfig& c;  // resolved
   const DecoderInputs& inputs;
   const DecoderMode& mode;
-  Var rope, local_rope, slopes;
+  Var rope, local_rope, slopes, relative;
   std::vector<LayerSpec> layers = {};
   LoraMatrices adapters = {};     // by matrix; empty if they are off
   Var x0 = {};                    // the embedding, after its norm and dropout
@@ -30,7 +30,7 @@ struct BlockBuilder {
   std::vector<Var> values = {};   // the tokens' rows of the value embeddings
   Var first_values = {};          // of the first layer with attention, if later ones add them
 
-  // Declares what all layers read: adapters, rope and slopes.
+  // Declares what all layers read: adapters, rope, slopes and the bias by distance.
   void begin();
 
   // --- multi-token prediction (mtp.cpp) ---
@@ -128,8 +128,9 @@ struct BlockBuilder {
       first_values = columns(t, qkv, layout.v.offset, l.v_size());
     const Qkv heads = packed(mixed_values(turned(qkv, l), qkv, l, layout.v), layout);
     const AttnSpec spec = scores_of(l);
-    Var y = mode.cache_blocks ? attention_cached(t, cache(layer), heads, paged(), {slopes}, spec)
-                              : attention(t, heads, {slopes, inputs.documents}, spec);
+    const Masks masks{slopes, inputs.documents, relative};
+    Var y = mode.cache_blocks ? attention_cached(t, cache(layer), heads, paged(), masks, spec)
+                              : attention(t, heads, masks, spec);
     if (gates) y = gated(y, gate_x, l);
     const auto scope = t.scope("out");
     return project(t.view(y, {B, T, l.y_size()}), l.y_size(), c.out_bias, join);

@@ -28,6 +28,14 @@ void check_blocks(const ModelConfig& c) {
     fail(where, "parallel_residual does not work with norm_place post: use pre, sandwich or after");
   if (c.qk_norm_whole && c.qk_norm != QkNorm::before_rope)
     fail(where, "expected qk_norm before_rope with qk_norm_whole, got {}", enum_name(c.qk_norm));
+  // CUDA kernels that sum the gradient of the bias keep one number per distance in shared memory.
+  constexpr int64_t most_distance = 4096;
+  if (c.relative_buckets < 2 || c.relative_buckets % 2)
+    fail(where, "expected an even number of relative_buckets, at least 2, got {}",
+         c.relative_buckets);
+  if (c.relative_distance <= c.relative_buckets / 2 || c.relative_distance > most_distance)
+    fail(where, "expected a relative_distance above half of {} buckets and at most {}, got {}",
+         c.relative_buckets, most_distance, c.relative_distance);
   if (!c.layout.empty() && !find_enum<HfType>(c.layout))
     fail(where, "expected a layout among {}, got {}", fmt::join(names_of(HfType{}), ", "),
          in_quotes(c.layout));
@@ -201,6 +209,19 @@ std::vector<float> alibi_slopes(int64_t heads) {
   for (int64_t i = 1; int64_t(slopes.size()) < heads; i += 2)
     slopes.push_back(float(std::exp2(-4.0 * double(i) / double(n))));
   return slopes;
+}
+
+std::vector<int32_t> relative_buckets(int64_t buckets, int64_t distance) {
+  const int64_t exact = buckets / 2;  // distances with a bucket of their own
+  std::vector<int32_t> all;
+  for (int64_t d = 0; d <= distance; ++d) {
+    const double share = std::log(double(std::max(d, exact)) / double(exact)) /
+                         std::log(double(distance) / double(exact));
+    // A share that is a whole number of buckets may be rounded down by the logarithms.
+    const auto further = int64_t(share * double(buckets - exact) + 1e-9);
+    all.push_back(int32_t(d < exact ? d : std::min(exact + further, buckets - 1)));
+  }
+  return all;
 }
 
 }  // namespace hearth::inline model

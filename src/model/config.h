@@ -15,7 +15,7 @@
 
 namespace hearth::inline model {
 
-enum class Position : uint8_t { learned, rope, alibi, none };
+enum class Position : uint8_t { learned, rope, alibi, relative, none };
 enum class RopePairs : uint8_t { half, interleaved };
 enum class RopeScaling : uint8_t { none, linear, yarn, llama3 };
 // The norm of a branch: of its input; of the sum that it joins; of both its ends; of its output.
@@ -29,7 +29,7 @@ enum class WeightInit : uint8_t { normal, fan_in };
     static constexpr auto names = std::to_array<std::string_view>(__VA_ARGS__); \
     return names;                                                               \
   }
-HEARTH_NAMES(Position, {"learned", "rope", "alibi", "none"})
+HEARTH_NAMES(Position, {"learned", "rope", "alibi", "relative", "none"})
 HEARTH_NAMES(RopePairs, {"half", "interleaved"})
 HEARTH_NAMES(RopeScaling, {"none", "linear", "yarn", "llama3"})
 HEARTH_NAMES(NormPlace, {"pre", "post", "sandwich", "after"})
@@ -69,6 +69,7 @@ struct ModelConfig {
   int64_t rope_context = 0;
   std::string rope_pattern = "";
   double rope_local_theta = 1e4;
+  int64_t relative_buckets = 32, relative_distance = 128;
   Norm norm = Norm::rms;
   bool norm_gain = true;
   bool norm_bias = false;
@@ -125,7 +126,9 @@ struct ModelConfig {
     v("head_dim", head_dim, "width of a head; 0: dim / heads");
     v("v_head_dim", v_head_dim, "width of a value head, if it differs from head_dim; 0: head_dim");
     v("hidden", hidden, "width of the MLP; 0: 4 dim, or 8 dim / 3 rounded up to 256 for a GLU");
-    v("position", position, "position encoding: learned, rope, alibi or none");
+    v("position", position,
+      "position encoding: learned, rope, alibi, relative (a learned bias of the attention scores "
+      "by distance, in the buckets of T5) or none");
     v("rope_theta", rope_theta, "RoPE base frequency");
     v("rotary", rotary, "fraction of each head that RoPE rotates");
     v("rope_pairs", rope_pairs,
@@ -142,6 +145,11 @@ struct ModelConfig {
       "or N (none); empty: R");
     v("rope_local_theta", rope_local_theta,
       "RoPE base frequency of the layers that --rope-pattern marks L");
+    v("relative_buckets", relative_buckets,
+      "relative: buckets of distances; half of them are one distance each, the others grow "
+      "logarithmically");
+    v("relative_distance", relative_distance,
+      "relative: distance from which on all keys are in the last bucket");
     v("norm", norm, "normalisation: layer or rms");
     v("norm_gain", norm_gain, "norms have a gain");
     v("norm_bias", norm_bias, "norms have a bias");
@@ -247,5 +255,8 @@ std::vector<float> rope_table(const ModelConfig&, int64_t first, int64_t count);
 int64_t rope_rows(const ModelConfig&, int64_t positions);
 // ALiBi slopes of the heads, as the paper defines them.
 std::vector<float> alibi_slopes(int64_t heads);
+// The bucket of each distance from 0 to `distance`, as the T5 paper defines them for attention to
+// earlier tokens. Larger distances are in the last bucket.
+std::vector<int32_t> relative_buckets(int64_t buckets, int64_t distance);
 
 }  // namespace hearth::inline model

@@ -96,6 +96,12 @@ void BlockBuilder::begin() {
       const std::vector<float> all = alibi_slopes(own.heads);
       return std::vector<float>(all.begin() + first, all.begin() + first + count);
     });
+  // One table for all layers. Too small for an optimizer of matrices.
+  if (c.position == Position::relative)
+    relative = distance_bias(
+        t,
+        param("relative_bias.weight", {c.relative_buckets, c.heads}, table_init(c), Group::vector),
+        "relative_buckets", relative_buckets(c.relative_buckets, c.relative_distance));
 }
 
 DecoderInputs declare_inputs(Tape& t, int64_t B, int64_t T, bool documents) {
@@ -109,8 +115,8 @@ Var decoder(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
   if (!mode.cache_blocks && t.shape(inputs.tokens)[1] > c.context)
     fail("model", "expected a sequence of at most {} tokens, got {}", c.context,
          t.shape(inputs.tokens)[1]);
-  BlockBuilder b{t,  c,  inputs, mode,
-                 {}, {}, {},     mode.further ? layers_with_modules(c) : layer_specs(c)};
+  BlockBuilder b{
+      t, c, inputs, mode, {}, {}, {}, {}, mode.further ? layers_with_modules(c) : layer_specs(c)};
   b.begin();
 
   Var pos_w;

@@ -76,7 +76,7 @@ void keep_states(Tape& t, const ModelConfig& c, const StateLevels& s, int64_t le
 Var mtp_module(Tape& t, const ModelConfig& config, const DecoderInputs& inputs,
                const DecoderMode& mode, int64_t k, Var h) {
   const ModelConfig c = config.resolve();
-  BlockBuilder b{t, c, inputs, mode, {}, {}, {}, layers_with_modules(c)};
+  BlockBuilder b{t, c, inputs, mode, {}, {}, {}, {}, layers_with_modules(c)};
   b.begin();
   const Var table = embedding(t, c);
   const auto scope = t.scope(module_scope(k));
@@ -87,7 +87,7 @@ Var mtp_norm(Tape& t, const ModelConfig& config, int64_t k, Var x) {
   const ModelConfig c = config.resolve();
   const DecoderInputs inputs{};
   const DecoderMode mode{};
-  const BlockBuilder b{t, c, inputs, mode, {}, {}, {}};
+  const BlockBuilder b{t, c, inputs, mode, {}, {}, {}, {}};
   const auto scope = t.scope(module_scope(k));
   return b.normed("norm", x).y;
 }

@@ -22,6 +22,10 @@ const Choice choices[] = {
     {"wide-values",
      {"--v-head-dim", "12", "--output-gate", "elementwise"},
      "expected heads of values as wide as those of keys, got a v_head_dim of 12"},
+    {"relative-bias",
+     words("--position relative --relative-buckets 6 --relative-distance 9 --dropout-attention 0.1 "
+           "--recompute block --window 12 --window-pattern SL --mtp 1 --mtp-loss 0.5"),
+     "llama.cpp has no architecture that computes this model (hearth)"},
     {"experts",
      words("--layers 3 --experts 6 --top-k 2 --expert-hidden 8 --shared-experts 1 "
            "--first-dense-layers 1 --router sigmoid --router-bias --router-scale 2 "

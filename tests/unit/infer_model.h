@@ -51,8 +51,8 @@ inline std::vector<ModelConfig> tiny_configs() {
 
 // The same with room for several cache blocks, one with windows in all layers, one with layers that
 // keep nothing in the cache, one whose values are wider than its keys, one with the skips, value
-// embeddings and scales of fast recipes, three with the choices of gpt_neox, olmo2 and gemma3, and
-// one with experts.
+// embeddings and scales of fast recipes, three with the choices of gpt_neox, olmo2 and gemma3, one
+// with experts, and one with a bias by distance.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
@@ -84,6 +84,10 @@ inline std::vector<ModelConfig> long_configs() {
   all[11].layers = 3, all[11].moe.experts = 6, all[11].moe.shared_experts = 1;
   all[11].moe.first_dense_layers = 1, all[11].moe.router = Router::sigmoid;
   all[11].moe.router_bias = true, all[11].moe.router_scale = 1.5f;
+  all.push_back(tiny_config());
+  all[12].position = Position::relative, all[12].layers = 3, all[12].long_window = 90;
+  all[12].relative_buckets = 8, all[12].relative_distance = 20, all[12].window = 30;
+  all[12].window_pattern = "LSL", all[12].attention_softcap = 8;
   for (ModelConfig& c : all) c.context = 256;
   return all;
 }

@@ -138,6 +138,16 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
   EXPECT_EQ(refusal([](C& c) { c.logit_softcap = -1; }),
             "[model] expected softcaps of 0 or more, got 0 and -1");
   EXPECT_EQ(refusal([](C& c) { c.norm_eps = 0; }), "[model] expected norm_eps above 0, got 0");
+  EXPECT_EQ(refusal([](C& c) { c.relative_buckets = 7; }),
+            "[model] expected an even number of relative_buckets, at least 2, got 7");
+  EXPECT_EQ(refusal([](C& c) { c.relative_buckets = 0; }),
+            "[model] expected an even number of relative_buckets, at least 2, got 0");
+  EXPECT_EQ(refusal([](C& c) { c.relative_distance = 16; }),
+            "[model] expected a relative_distance above half of 32 buckets and at most 4096, got "
+            "16");
+  EXPECT_EQ(refusal([](C& c) { c.relative_distance = 4097; }),
+            "[model] expected a relative_distance above half of 32 buckets and at most 4096, got "
+            "4097");
 }
 
 TEST(ModelConfig, DerivesWhatIsLeftOut) {
@@ -259,6 +269,44 @@ TEST(Alibi, SlopesOfThePaper) {
   const std::vector<float> six = alibi_slopes(6);  // four of 4 heads, then the odd ones of 8
   const std::vector<float> want{0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f};
   EXPECT_EQ(six, want);
+}
+
+// 16 + floor(16 log(d / 16) / log 8) from 16 on: bucket 16 + k begins at 16 * 8^(k / 16), rounded
+// up.
+TEST(Relative, BucketsOfThePaper) {
+  const std::vector<int32_t> all = relative_buckets(32, 128);
+  ASSERT_EQ(all.size(), 129);
+  const int32_t begins[] = {16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113};
+  for (int32_t d = 0, bucket = 0; d <= 128; ++d) {
+    if (d < 16)
+      bucket = d;
+    else if (bucket < 31 && d == begins[bucket - 15])
+      ++bucket;
+    EXPECT_EQ(all[size_t(d)], bucket) << d;
+  }
+  EXPECT_EQ(relative_buckets(6, 12), (std::vector<int32_t>{0, 1, 2, 3, 3, 4, 4, 4, 5, 5, 5, 5, 5}));
+  EXPECT_EQ(relative_buckets(2, 3), (std::vector<int32_t>{0, 1, 1, 1}));
+  // 16 * 16^(4 / 16) is a whole number: bucket 20 begins at 32 exactly.
+  const std::vector<int32_t> wide = relative_buckets(32, 256);
+  EXPECT_EQ(wide[31], 19);
+  EXPECT_EQ(wide[32], 20);
+  EXPECT_EQ(wide[64], 24);
+  EXPECT_EQ(wide[256], 31);
+}
+
+TEST(Relative, HasOneTableForAllLayers) {
+  ModelConfig c;
+  c.position = Position::none;
+  const int64_t without = count_params(c);
+  c.position = Position::relative;
+  EXPECT_EQ(count_params(c), without + 32 * 12);
+  c.relative_buckets = 8, c.heads = 6, c.layers = 3, c.mtp = 1;
+  const auto is_table = [](const ParamSpec& p) { return p.name == "relative_bias.weight"; };
+  const std::vector<ParamSpec> params = decoder_params(c);
+  ASSERT_EQ(std::ranges::count_if(params, is_table), 1);
+  const ParamSpec& table = *std::ranges::find_if(params, is_table);
+  EXPECT_EQ(table.shape, (Shape{8, 6}));
+  EXPECT_EQ(table.group, Group::vector);
 }
 
 }  // namespace

@@ -155,6 +155,7 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
   for (const ModelConfig& c : {
            with(l, [](C c) { c.norm_gain = false, c.act = Act::relu2; }),
            with(l, [](C c) { c.position = Position::alibi; }),
+           with(l, [](C c) { c.position = Position::relative, c.relative_distance = 40; }),
            with(l, [](C c) { c.position = Position::none, c.norm_place = NormPlace::post; }),
            with(l, [](C c) { c.norm_place = NormPlace::sandwich, c.logit_softcap = 15; }),
            with(l, [](C c) { c.qk_norm = QkNorm::after_rope, c.qk_norm_gain = false; }),

@@ -141,6 +141,8 @@ ModelConfig numbers_of(ModelConfig c, bool zero_biases) {
   } else if (zero_biases) {
     c.qkv_bias = c.out_bias = c.qkv_bias || c.out_bias;
   }
+  if (c.position != Position::relative)
+    c.relative_buckets = d.relative_buckets, c.relative_distance = d.relative_distance;
   c.rope_pairs = d.rope_pairs;
   if (c.rope_scaling == RopeScaling::none) c.rope_factor = d.rope_factor;
   if (c.rope_scaling == RopeScaling::none || c.rope_scaling == RopeScaling::linear) {
