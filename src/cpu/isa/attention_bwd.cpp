@@ -80,18 +80,19 @@ HEARTH_INLINE void slope_vector(const Work& w, const Sums& out, const TileRows& 
   BiasSums bias(out, row, scoring, rows, v);
   for (int64_t j = 0; j < seen; ++j) {
     const int64_t at = j * row_tile + v * lanes;
-    vf x = load(w.p + at), dp = load(w.ds + at), t = zero();
+    const vf dp = load(w.ds + at);
+    vf x = load(w.p + at), t = zero();
     if (!plain) x = row.score(scoring, begin + j, x, t);
     vf p = exp_down(x - lse);
     const vi sees = row.sees(scoring, begin + j);
     if (!plain) p = select(sees, p, zero());
-    vf after = p;
+    vf after = p, less = dp - delta;
     if (dropped) {
       const vf keep = load(w.keep + at);
       after *= keep;
-      dp *= keep;
+      less = dp * keep - delta;  // one expression, so that compilers always fuse it, or never
     }
-    vf ds = p * (dp - delta);
+    vf ds = p * less;
     if (out.dbias) bias.add(begin + j, select(sees, ds, zero()));
     if (!plain) {
       ds *= 1.0f - t * t;
