@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -18,6 +16,7 @@
 #include "cpu/stream.h"
 #include "sys/cores.h"
 #include "sys/error.h"
+#include "sys/memory.h"
 #include "sys/threads.h"
 
 namespace hearth {
@@ -46,51 +45,7 @@ const Kernels& cpu_kernels(Isa i) {
 
 namespace {
 
-constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t huge_page = 2 << 20;
-
-// The integer in a file; `unlimited` if the file says "max" or does not exist.
-int64_t number_in(const std::string& path) {
-  std::ifstream f(path);
-  int64_t n = 0;
-  return f >> n ? n : unlimited;
-}
-
-int64_t meminfo_available() {
-  std::ifstream f("/proc/meminfo");
-  std::string key, unit;
-  int64_t kib = 0;
-  while (f >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    std::getline(f, unit);
-  }
-  return unlimited;
-}
-
-// The page cache of a group's memory can be reclaimed, so it does not count as used.
-int64_t reclaimable(const std::string& stat_path) {
-  std::ifstream f(stat_path);
-  std::string key;
-  int64_t value = 0, total = 0;
-  while (f >> key >> value)
-    if (key == "inactive_file" || key == "total_inactive_file") total = std::max(total, value);
-  return total;
-}
-
-int64_t left_in_group(const std::string& dir, const char* limit_file, const char* usage_file) {
-  const int64_t limit = number_in(dir + "/" + limit_file), used = number_in(dir + "/" + usage_file);
-  if (limit == unlimited || used == unlimited) return unlimited;
-  return std::max<int64_t>(0, limit - used + reclaimable(dir + "/memory.stat"));
-}
-
-int64_t cgroup_available() {
-  int64_t left = unlimited;  // the tightest limit on the way to the root
-  for (const ControlGroup& g : control_groups("memory"))
-    left = std::min(
-        left, g.v2 ? left_in_group(g.folder, "memory.max", "memory.current")
-                   : left_in_group(g.folder, "memory.limit_in_bytes", "memory.usage_in_bytes"));
-  return left;
-}
 
 std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / 1048576); }
 
@@ -168,8 +123,6 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 CpuStream& cpu_stream(Stream& s) { return static_cast<CpuStream&>(s); }
-
-int64_t available_memory() { return std::min(meminfo_available(), cgroup_available()); }
 
 std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Isa> isa) {
   return std::make_unique<CpuBackend>(threads, isa ? *isa : best_isa());

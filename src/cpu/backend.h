@@ -15,7 +15,4 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Isa> isa = 
 // The table of kernels compiled for one instruction set.
 const Kernels& cpu_kernels(Isa);
 
-// Bytes that this process may still allocate: what the system and its control groups leave.
-int64_t available_memory();
-
 }  // namespace hearth::inline cpu

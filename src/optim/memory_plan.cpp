@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/plan.h"
-#include "cpu/backend.h"
 #include "cpu/reference/reference.h"
 #include "sys/error.h"
+#include "sys/memory.h"
 
 namespace hearth::inline optim {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/backend.h"
+#include "sys/memory.h"
 
 namespace hearth::inline optim {
 namespace {
