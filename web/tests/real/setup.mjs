@@ -27,11 +27,11 @@ export async function unfold(page, phone) {
 }
 
 // Makes answers long and slow enough to be stopped and cut: they go on after their end, and the
-// network is slow.
+// network is slow. They are the most likely ones, so that they begin as taught.
 export async function slow_answers(page) {
   await page.route(/\/v1\/(chat\/)?completions$/, (route) => {
     const body = route.request().postDataJSON();
-    return route.continue({ postData: { ...body, max_tokens: Math.min(body.max_tokens ?? 300, 300), ignore_eos: true } });
+    return route.continue({ postData: { ...body, max_tokens: Math.min(body.max_tokens ?? 300, 300), temperature: 0, ignore_eos: true } });
   });
   const session = await page.context().newCDPSession(page);
   await session.send('Network.enable');

@@ -45,7 +45,7 @@ async function serve(program, args, cwd) {
   }
 }
 
-const small = '--context 512 --layers 2 --dim 64 --heads 4 --hidden 128 --seq 32 --dtype fp32 --threads 1'.split(' ');
+const small = '--context 2048 --layers 2 --dim 64 --heads 4 --hidden 128 --seq 32 --dtype fp32 --threads 1'.split(' ');
 const pretrain = (name, lr, steps, ...more) =>
   ['pretrain', '--run', `runs/${name}`, '--data', 'tokens/train_000001.bin', '--tokenizer', 'tokenizer', ...small, '--lr', lr, '--steps', String(steps), ...more];
 
