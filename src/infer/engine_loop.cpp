@@ -10,6 +10,7 @@ namespace hearth::inline infer {
 EngineLoop::EngineLoop(const ModelConfig& config, ParamStore& params, Backend& backend,
                        const RunnerSpec& shape, const SchedulerSpec& spec)
     : drafts_(spec.drafts),
+      logits_(spec.logits),
       runner_(config, params, backend, shape),
       pool_(shape.blocks, [this](int32_t from, int32_t to) { runner_.copy_block(from, to); }),
       scheduler_(spec, pool_) {
@@ -67,10 +68,10 @@ void EngineLoop::begin(ActiveRequest& r) {
                                                  .guesses = first_guesses(r)});
   if (seq->generation.finished() && !seq->generation.scores_prompt(0))
     return end(r, std::vector(r.results.size(), seq->generation.completion));
-  // For many samples, a device draws the first tokens from one row each faster than the host.
-  if (r.job.request.n > 1 && !r.search && !r.job.request.prompt_logprobs && seq->size() > 1 &&
+  // A device draws the first tokens of many samples faster than the host.
+  if (!r.search && !r.job.request.prompt_logprobs && r.job.request.n <= logits_ &&
       draws_on_device(*seq))
-    seq->held_back = 1;
+    seq->first_draws = r.job.request.n;
   scheduler_.add(std::move(seq));
 }
 
@@ -82,12 +83,7 @@ void EngineLoop::launch(std::span<Sequence* const> plan) {
     const int64_t from = seq->pages.cached, known = from + seq->rows;
     const int64_t end = known + int64_t(seq->draft.size());
     for (int64_t p = from; p < end; ++p) {
-      if (p >= seq->first_wanted()) {
-        feed.wanted.push_back(int32_t(feed.tokens.size()));
-        feed.draws.push_back(device_draw(*seq, p));
-        feed.scores.push_back(!feed.draws.back() &&
-                              (seq->request->job.sampling().logprobs >= 0 || p + 1 < seq->size()));
-      }
+      if (p >= seq->first_wanted()) want(*seq, p);
       feed.tokens.push_back(p < known ? seq->tokens[size_t(p)] : seq->draft[size_t(p - known)]);
       feed.positions.push_back(int32_t(p));
       feed.sequences.push_back(int32_t(feed.tables.size()));
@@ -100,6 +96,19 @@ void EngineLoop::launch(std::span<Sequence* const> plan) {
   runner_.launch(feed);
   for (const Slot& s : now_.slots) ++s.seq->in_flight;
   draw_constrained(now_);
+}
+
+// Adds the logits after position p of the sequence to the feed; its row of tokens comes next.
+void EngineLoop::want(const Sequence& seq, int64_t p) {
+  Feed& feed = now_.feed;
+  const Job& job = seq.request->job;
+  const int64_t copies = p + 1 == seq.size() ? seq.first_draws : 1;
+  for (int64_t i = 0; i < copies; ++i) {
+    feed.wanted.push_back(int32_t(feed.tokens.size()));
+    feed.draws.push_back(copies > 1 ? Generation(job, int(i)).controls(0) : device_draw(seq, p));
+    feed.scores.push_back(!feed.draws.back() &&
+                          (job.sampling().logprobs >= 0 || p + 1 < seq.size()));
+  }
 }
 
 // A device that draws cannot follow a draft under a constraint.
@@ -233,7 +242,6 @@ void EngineLoop::advance(const Slot& slot) {
   score_prompt(slot);
   seq.pages.cached += slot.rows;
   scheduler_.fed(seq);
-  if (seq.held_back > 0 && seq.due() == 0) fork(seq);
   if (seq.pages.cached < seq.size()) return;
   int64_t wanted = slot.wanted + seq.size() - 1 - std::max(before, first);
   ready(seq, wanted);
@@ -280,15 +288,18 @@ void EngineLoop::ready(Sequence& seq, int64_t row) {
     return search(r);
   }
   if (r.forked) return draw(seq, row);
-  for (Sequence* s : fork(seq))
+  const int64_t step = seq.first_draws > 1 ? 1 : 0;  // to the row of the next sample
+  for (Sequence* s : fork(seq)) {
     if (!s->ended) draw(*s, row);
+    row += step;
+  }
 }
 
 // The samples of a prompt start together from the same blocks.
 std::vector<Sequence*> EngineLoop::fork(Sequence& seq) {
   ActiveRequest& r = *seq.request;
   r.forked = true;
-  seq.held_back = 0;
+  seq.first_draws = 1;
   std::vector<Sequence*> sequences{&seq};
   for (int sample = 1; sample < r.job.request.n; ++sample) {
     auto next = std::make_unique<Sequence>(Sequence{.request = &r,

@@ -54,6 +54,7 @@ class EngineLoop {
   };
   void begin(ActiveRequest&);
   void launch(std::span<Sequence* const>);
+  void want(const Sequence&, int64_t p);
   // Launches the next step before the current one is collected; false: not possible now.
   bool launch_next();
   // Draws the tokens of a launch that pauses, when the constraints of its sequences are known.
@@ -79,7 +80,7 @@ class EngineLoop {
   void cancel(ActiveRequest&);
   void end(ActiveRequest&, std::vector<Completion>, std::exception_ptr = {});
 
-  int64_t drafts_;
+  int64_t drafts_, logits_;  // the most drafts of a sequence, and rows of logits of a step
   Runner runner_;
   BlockPool pool_;
   Scheduler scheduler_;

@@ -287,10 +287,10 @@ void Runner::upload(const Feed& f, const StepShape& shape, size_t turn) {
 StepShape Runner::shape_of(const Feed& f) const {
   const int64_t rows = bucket(int64_t(f.positions.size()), spec_.rows);
   const int64_t logits = bucket(std::max<int64_t>(int64_t(f.wanted.size()), 1), spec_.logits);
-  // Wanted rows are increasing, so if there are as many as rows, they are all rows. Likewise
-  // sequences.
-  const StepShape shape{rows, logits, rows == logits && f.wanted.size() == f.positions.size(),
-                        f.tables.size() == f.positions.size()};
+  // Ascending numbers without repetition, as many as rows, are all rows. Likewise sequences.
+  const bool all = rows == logits && f.wanted.size() == f.positions.size() &&
+                   std::ranges::adjacent_find(f.wanted) == f.wanted.end();
+  const StepShape shape{rows, logits, all, f.tables.size() == f.positions.size()};
   return shape.with_latents(config_, spec_, int64_t(f.tables.size()),
                             blocks_for(1 + *std::ranges::max_element(f.positions)));
 }

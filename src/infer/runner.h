@@ -23,7 +23,8 @@ namespace hearth::inline infer {
 struct Feed {
   bool follows = false;  // tokens are those sampled by the previous launch, row by row
   std::vector<int32_t> tokens, positions, sequences;  // per row; sequences are numbered from 0
-  std::vector<int32_t> wanted;                        // rows whose logits are read
+  // Rows whose logits are read, ascending; one that several samples draw from is repeated.
+  std::vector<int32_t> wanted;
   std::vector<std::optional<SampleControls>>
       draws;                 // per wanted row: how the device samples; none: the host does
   std::vector<char> scores;  // per wanted row: whether log-probabilities are needed

@@ -64,12 +64,14 @@ bool Scheduler::feed(size_t at, int64_t rows) {
   if (seq.pages.blocks.empty() && !admit(at)) return false;
   const int64_t cached = seq.pages.cached, unscored = seq.first_wanted() - cached;
   rows = std::min({rows, seq.due(), rows_left_, std::max<int64_t>(unscored, 0) + logits_left_});
+  // The last token of a prompt waits until all first draws fit, and younger prompts with it.
+  if (seq.logits_of(rows) > logits_left_) --rows, blocked_ = true;
   if (rows <= 0) return false;
   while (!pool_.extend(seq.pages, cached + rows))
     if (!preempt_for(at)) return blocked_ = true, false;
   seq.rows = rows;
   rows_left_ -= rows, --slots_left_;
-  logits_left_ -= std::max<int64_t>(0, rows - unscored);
+  logits_left_ -= seq.logits_of(rows);
   return true;
 }
 
@@ -78,7 +80,7 @@ bool Scheduler::feed(size_t at, int64_t rows) {
 bool Scheduler::admit(size_t at) {
   Sequence& seq = *active_[at];
   if (blocked_) return false;
-  if (spec_.reuse) pool_.adopt(seq.pages, seq.tokens, seq.first_wanted() - seq.held_back);
+  if (spec_.reuse) pool_.adopt(seq.pages, seq.tokens, seq.first_wanted());
   const int64_t adopted = seq.pages.cached;
   const int64_t most = spec_.window ? blocks_for(spec_.window + spec_.rows) + 1 : pool_.size();
   const int64_t needed = std::min(blocks_for(seq.size()) - int64_t(seq.pages.blocks.size()), most);
@@ -105,8 +107,7 @@ bool Scheduler::preempt_for(size_t at) {
 
 void Scheduler::preempt(Sequence& seq) {
   if (seq.rows > 0) {
-    const int64_t unscored = seq.first_wanted() - seq.pages.cached;
-    logits_left_ += std::max<int64_t>(0, seq.rows - unscored);
+    logits_left_ += seq.logits_of(seq.rows);
     rows_left_ += seq.rows, ++slots_left_;
     seq.rows = 0;
   }
@@ -124,10 +125,9 @@ void Scheduler::fit_bucket() {
   for (size_t i = active_.size(); i-- > 0;) {
     Sequence& seq = *active_[i];
     if (seq.rows <= cut || seq.rows == 1) continue;
-    const int64_t unscored = std::max<int64_t>(0, seq.first_wanted() - seq.pages.cached);
-    logits_left_ += std::max<int64_t>(0, seq.rows - unscored);
+    logits_left_ += seq.logits_of(seq.rows);
     seq.rows -= cut;
-    logits_left_ -= std::max<int64_t>(0, seq.rows - unscored);
+    logits_left_ -= seq.logits_of(seq.rows);
     rows_left_ += cut;
     return;
   }
@@ -137,7 +137,7 @@ void Scheduler::fit_bucket() {
 void Scheduler::speculate() {
   if (spec_.drafts == 0) return;
   for (const auto& seq : active_) {
-    if (seq->rows != 1 || seq->due() != 1) continue;
+    if (seq->rows != 1 || seq->due() != 1 || seq->first_draws > 1) continue;
     const int64_t room =
         std::min({rows_left_, logits_left_, seq->guesses, seq->generation.room() - 1});
     if (room <= 0) continue;

@@ -63,7 +63,7 @@ class Scheduler {
   std::vector<Sequence*> plan_;
   int64_t rows_left_ = 0, logits_left_ = 0, slots_left_ = 0;  // remaining in this step
   size_t oldest_ = 0;
-  bool blocked_ = false;  // a sequence did not get its blocks, so no younger one may start
+  bool blocked_ = false;  // a sequence did not get what it needs, so no younger one may start
   SchedulerStats stats_;
 };
 

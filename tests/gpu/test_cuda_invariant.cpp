@@ -5,6 +5,7 @@
 
 #include "formats/fields.h"
 #include "held.h"
+#include "infer/runner.h"
 #include "paged_case.h"
 #include "sys/error.h"
 #include "unit/grpo_task.h"
@@ -287,19 +288,45 @@ TEST_P(CudaInvariantModels, CompletionsDoNotDependOnTheBatch) {
     for (int i = 0; i < 70; ++i) {
       Request r{.prompt = tiny_prompt(1 + (i * 37) % 170, i)};
       r.sampling.max_tokens = 1 + (i * 13) % 60, r.sampling.logprobs = 1;
-      r.sampling.seed = uint64_t(i);
+      r.sampling.seed = uint64_t(i), r.n = 1 + i % 3;
       all.push_back(std::move(r));
     }
     const auto want = model.engine({.max_batch = 1}).run(all);
     for (const EngineSpec& spec :
          {EngineSpec{.max_batch = 70}, EngineSpec{.max_batch = 16, .step_tokens = 50}}) {
       const auto got = model.engine(spec).run(all);
-      for (size_t i = 0; i < all.size(); ++i) {
-        ASSERT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
-        for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)
-          EXPECT_EQ(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob);
-      }
+      for (size_t i = 0; i < all.size(); ++i)
+        for (size_t n = 0; n < size_t(all[i].n); ++n) {
+          const Completion &a = got[i][n], &b = want[i][n];
+          ASSERT_EQ(a.tokens, b.tokens) << i << " sample " << n;
+          for (size_t k = 0; k < b.logprobs.size(); ++k)
+            EXPECT_EQ(a.logprobs[k].logprob, b.logprobs[k].logprob);
+        }
     }
+  }
+}
+
+// A prompt that fills its blocks is fed once and shared, whatever the samples draw.
+TEST(CudaInvariant, SamplesShareTheBlocksOfTheirPrompt) {
+  HEARTH_NEEDS_A_CARD();
+  TinyModel model(invariant_card(), byte_configs()[0], 7, DType::bf16);
+  Request r{.prompt = tiny_prompt(2 * int(cache_block), 1), .n = 8};
+  r.sampling.max_tokens = 40, r.sampling.seed = 3, r.sampling.ignore_eos = true;
+  Engine e = model.engine({.max_batch = 8, .reuse_prefixes = false});
+  int64_t most = 0;
+  const auto eight = e.run(std::vector{r}, [&](const TokenEvent&) {
+    most = std::max(most, e.stats().used_blocks);
+    return true;
+  });
+  EXPECT_EQ(e.stats().prompt_tokens, 2 * cache_block);
+  EXPECT_LE(most, 2 + 8);  // the prompt's two, and one of each sample's own
+  EXPECT_NE(eight[0][0].tokens, eight[0][1].tokens);
+  const int64_t block = Runner::block_bytes(model.config, DType::bf16);
+  for (const EngineSpec& spec :
+       {EngineSpec{.max_batch = 3, .step_tokens = 8}, EngineSpec{.max_batch = 2, .step_tokens = 9},
+        EngineSpec{.max_batch = 8, .cache_bytes = 5 * block}}) {
+    const auto other = model.engine(spec).run(std::vector{r});
+    for (size_t n = 0; n < 8; ++n) EXPECT_EQ(other[0][n].tokens, eight[0][n].tokens) << n;
   }
 }
 
