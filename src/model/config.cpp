@@ -34,8 +34,9 @@ void check_blocks(const ModelConfig& c) {
     fail(where, "expected an even number of relative_buckets, at least 2, got {}",
          c.relative_buckets);
   if (c.relative_distance <= c.relative_buckets / 2 || c.relative_distance > most_distance)
-    fail(where, "expected a relative_distance above half of {} buckets and at most {}, got {}",
-         c.relative_buckets, most_distance, c.relative_distance);
+    fail(where,
+         "expected a relative_distance above {} (half of relative_buckets) and at most {}, got {}",
+         c.relative_buckets / 2, most_distance, c.relative_distance);
   if (!c.layout.empty() && !find_enum<HfType>(c.layout))
     fail(where, "expected a layout among {}, got {}", fmt::join(names_of(HfType{}), ", "),
          in_quotes(c.layout));

@@ -143,10 +143,12 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
   EXPECT_EQ(refusal([](C& c) { c.relative_buckets = 0; }),
             "[model] expected an even number of relative_buckets, at least 2, got 0");
   EXPECT_EQ(refusal([](C& c) { c.relative_distance = 16; }),
-            "[model] expected a relative_distance above half of 32 buckets and at most 4096, got "
+            "[model] expected a relative_distance above 16 (half of relative_buckets) and at most "
+            "4096, got "
             "16");
   EXPECT_EQ(refusal([](C& c) { c.relative_distance = 4097; }),
-            "[model] expected a relative_distance above half of 32 buckets and at most 4096, got "
+            "[model] expected a relative_distance above 16 (half of relative_buckets) and at most "
+            "4096, got "
             "4097");
 }
 
