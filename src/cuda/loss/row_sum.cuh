@@ -23,11 +23,31 @@ struct LogitLevel {
   }
 };
 
+// Calls f(i, x[i]) for the elements [begin, end) of a row that belong to this thread, in ascending
+// order, with several loads under way at once. f may overwrite x[i].
+template <int under_way = 8, class F>
+__device__ __forceinline__ void each_of_row(const float* x, int begin, int end, F&& f) {
+  int i = begin + int(threadIdx.x);
+  float v[under_way];
+  for (; i + (under_way - 1) * row_threads < end; i += under_way * row_threads) {
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) v[u] = x[i + u * row_threads];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) f(i + u * row_threads, v[u]);
+  }
+#pragma unroll
+  for (int u = 0; u < under_way; ++u)
+    if (i + u * row_threads < end) v[u] = x[i + u * row_threads];
+#pragma unroll
+  for (int u = 0; u < under_way; ++u)
+    if (i + u * row_threads < end) f(i + u * row_threads, v[u]);
+}
+
 // The sum of exp(level(x) - top) over V logits; `shared` holds 32 floats.
 __device__ __forceinline__ float exp_sum(const float* x, int V, float top, const LogitLevel& level,
                                          float* shared) {
   float z = 0;
-  for (int i = int(threadIdx.x); i < V; i += row_threads) z += expf(level(x[i]) - top);
+  each_of_row(x, 0, V, [&](int, float v) { z += expf(level(v) - top); });
   return block_sum(z, shared);
 }
 

@@ -1,6 +1,8 @@
 // Samples the next token of each row of logits on the GPU. First, blocks that each read a stretch
-// of a row find its likeliest token and, if there are many rows, its weight; then one block per row
-// draws. Rows under a constraint lose the logits of other tokens in between, and are scanned again.
+// of a row find its likeliest token; then one block per row draws. Rows under a constraint lose the
+// logits of other tokens in between, and are scanned again. If there are many rows, a pass in
+// between weighs the tokens and adds up the exponentials of log-probabilities, with fewer registers
+// and so more loads under way than the block that draws.
 // Weights are integers of at most 2^40, so their sums are exact in any order and a draw
 // depends only on its row.
 #include "cuda/kernels.h"
@@ -10,9 +12,11 @@
 namespace hearth::cuda {
 namespace {
 
-constexpr int threads = row_threads, warps = threads / 32;
+constexpr int most_threads = row_threads, most_warps = most_threads / 32;
+constexpr int few_threads = 256;  // of a block that draws, where rows are weighed before
 constexpr int digit = 4, bins = 1 << digit;
-constexpr int64_t most_rows_unweighed = 64;  // with more rows, stretches are weighed first
+constexpr int slabs = 8;                     // parts of a row that are weighed one by one
+constexpr int64_t most_rows_unweighed = 64;  // with more rows, weigh_rows runs first
 
 // Which tokens remain: those above `key`, and the first `ties` (by id) of those equal to it.
 struct Kept {
@@ -21,8 +25,8 @@ struct Kept {
 };
 
 struct SampleShared {
-  Mass parts[warps][bins], histogram[bins];
-  Mass sums[warps];
+  Mass parts[most_warps][bins], histogram[bins];
+  Mass sums[most_warps];
   float floats[32], sums_of_exp[32];
   uint32_t key;
   Mass before;  // amount above the chosen bin
@@ -33,13 +37,19 @@ struct Row {
   int V;
   float top, scale;  // weight of x: 2^40 * 2^((x - top) * scale)
 
-  __device__ Mass weight(float v) const { return Mass(exp2f((v - top) * scale) * 0x1p40f); }
+  // Exponentials too small for the hardware's fast one are below 2^-40, and so have no weight.
+  __device__ Mass weight(float v) const {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((v - top) * scale));
+    return Mass(power * 0x1p40f);
+  }
 };
 
 // Calls f(id, logit) for this thread's part of a row, with four loads of four logits in flight.
 template <class F>
 __device__ __forceinline__ void each_logit(const float* x, int V, F&& f) {
   constexpr int under_way = 4;
+  const int threads = int(blockDim.x);
   const int packs = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0 ? V / 4 : 0;
   for (int i = int(threadIdx.x); i < packs; i += under_way * threads) {
     float4 v[under_way];
@@ -76,7 +86,7 @@ __device__ void count_digits(const Row& r, uint32_t prefix, int shift, SampleSha
   __syncthreads();
   if (threadIdx.x < bins) {
     Mass sum = 0;
-    for (int w = 0; w < warps; ++w) sum += s.parts[w][threadIdx.x];
+    for (int w = 0; w < int(blockDim.x) / 32; ++w) sum += s.parts[w][threadIdx.x];
     s.histogram[threadIdx.x] = sum;
   }
   __syncthreads();
@@ -113,7 +123,7 @@ __device__ Mass block_total(Mass x, SampleShared& s) {
   if (threadIdx.x % 32 == 0) s.sums[threadIdx.x / 32] = x;
   __syncthreads();
   x = 0;
-  for (int w = 0; w < warps; ++w) x += s.sums[w];
+  for (int w = 0; w < int(blockDim.x) / 32; ++w) x += s.sums[w];
   __syncthreads();
   return x;
 }
@@ -168,6 +178,7 @@ struct Lot {
 __device__ void draw(const Row& r, const Kept& kept, Lot lot, SampleShared& s, int fallback,
                      int32_t* token) {
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int warps = int(blockDim.x) / 32;
   const int length = (lot.ids.end - lot.ids.begin + warps * 32 - 1) / (warps * 32) * 32;
   const int begin = min(lot.ids.end, lot.ids.begin + warp * length);
   const int end = min(lot.ids.end, begin + length);
@@ -213,44 +224,75 @@ __device__ bool draws_from_all(const SampleControls& c, int V) {
   return c.temperature > 0 && !(c.min_p > 0) && !(c.top_k > 0 && c.top_k < V) && !(c.top_p < 1);
 }
 
-// The weight of each stretch of a row, one block each; rows with top-k, top-p or min-p are skipped.
-__global__ void __launch_bounds__(scan_threads)
-    weigh_rows(Mass* masses, const Stretch* parts, const float* logits,
-               const SampleControls* controls, int V, int64_t stride) {
-  constexpr int under_way = 8;
-  __shared__ Mass sums[scan_warps];
-  const SampleControls c = controls[blockIdx.y];  // written by the host
+// Consecutive ids: whole rounds of the threads of weigh_rows.
+__device__ Ids slab_of(int n, int vocab) {
+  constexpr int threads = row_threads;
+  const int length = ((vocab + threads - 1) / threads + slabs - 1) / slabs * threads;
+  return {min(vocab, n * length), min(vocab, (n + 1) * length)};
+}
+
+// What weigh_rows finds out about a row.
+struct RowWeight {
+  Mass masses[slabs];  // if every token can be drawn
+  float z;             // of log-probabilities as in training
+};
+
+// The logit from which log-probabilities as in training are measured: the largest of all tokens,
+// drawable or not. `shared` holds 32 floats.
+__device__ float highest_logit(const float* x, float foremost, int V, int vocab, float* shared) {
+  if (vocab <= V) return foremost;
+  for (int i = V + int(threadIdx.x); i < vocab; i += int(blockDim.x))
+    foremost = fmaxf(foremost, x[i]);
+  return block_max(foremost, shared);
+}
+
+// One block per row, with the additions of exp_sum().
+__global__ void __launch_bounds__(row_threads, 2)
+    weigh_rows(RowWeight* weights, const Stretch* parts, const float* logits,
+               const SampleControls* controls, int V, int64_t stride, int vocab) {
+  constexpr int warps = row_threads / 32;
+  __shared__ Mass masses[warps][slabs];
+  __shared__ float floats[32], sums_of_exp[32];
+  const bool from_all = draws_from_all(controls[blockIdx.x], V);  // written by the host
+  const bool as_trained = controls[blockIdx.x].as_trained;
+  const float temperature = controls[blockIdx.x].temperature;
   let_next_start();
   wait_for_previous();
-  if (!draws_from_all(c, V)) return;
-  const float* x = logits + blockIdx.y * stride;
-  float z;
-  const int best = likeliest(parts + blockIdx.y * stretches, &z);
-  const Row r{x, V, x[best], log2_e / c.temperature};
-  const auto [begin, end] = ids_of(int(blockIdx.x), V);
-  const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
-  const int packed = whole ? begin + (end - begin) / 4 * 4 : begin;
-  Mass sum = 0;
-  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * under_way * scan_threads) {
-    float4 v[under_way];
-#pragma unroll
-    for (int u = 0; u < under_way; ++u) {
-      const int at = i + 4 * u * scan_threads;
-      if (at < packed) v[u] = *reinterpret_cast<const float4*>(x + at);
-    }
-#pragma unroll
-    for (int u = 0; u < under_way; ++u)
-      if (i + 4 * u * scan_threads < packed)
-        sum += r.weight(v[u].x) + r.weight(v[u].y) + r.weight(v[u].z) + r.weight(v[u].w);
+  if (!from_all && !as_trained) return;
+  const float* x = logits + blockIdx.x * stride;
+  const Row r{x, V, likeliest_logit(parts + blockIdx.x * stretches), log2_e / temperature};
+  const LogitLevel level{1 / temperature, 0};
+  const float top = level(as_trained ? highest_logit(x, r.top, V, vocab, floats) : r.top);
+  float z = 0;
+  for (int n = 0; n < slabs; ++n) {
+    const Ids ids = slab_of(n, vocab);
+    Mass mass = 0;
+    const bool some_cannot = ids.end > V;
+    each_of_row(x, ids.begin, ids.end, [&](int i, float v) {
+      if (as_trained) z += expf(level(v) - top);
+      if (!some_cannot || i < V) mass += r.weight(v);
+    });
+    mass = warp_sum(mass);
+    if (threadIdx.x % 32 == 0) masses[threadIdx.x / 32][n] = mass;
   }
-  for (int i = packed + int(threadIdx.x); i < end; i += scan_threads) sum += r.weight(x[i]);
-  sum = warp_sum(sum);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-#pragma unroll
-  for (int w = 1; w < scan_warps; ++w) sum += sums[w];
-  masses[blockIdx.y * stretches + blockIdx.x] = sum;
+  z = block_sum(z, sums_of_exp);
+  RowWeight& out = weights[blockIdx.x];
+  if (threadIdx.x == 0) out.z = z;
+  if (threadIdx.x >= slabs) return;
+  Mass sum = 0;
+  for (int w = 0; w < warps; ++w) sum += masses[w][threadIdx.x];
+  out.masses[threadIdx.x] = sum;
+}
+
+// The slab that a draw of u falls into.
+__device__ Lot weighed_lot(const Mass* masses, Mass u, int V, int vocab) {
+  Mass total = 0, ahead = 0;
+  for (int n = 0; n < slabs; ++n) total += masses[n];
+  const Mass target = __umul64hi(total, u);
+  int n = 0;
+  while (n + 1 < slabs && ahead + masses[n] <= target) ahead += masses[n++];
+  const Ids ids = slab_of(n, vocab);
+  return {{min(ids.begin, V), min(ids.end, V)}, u, ahead, total};
 }
 
 // Overwrites the logits that a constraint excludes, one block per stretch of a row.
@@ -268,21 +310,13 @@ __global__ void __launch_bounds__(scan_threads)
     if (!(bits[i / 32] >> (i % 32) & 1)) x[i] = -INFINITY;
 }
 
-// The stretch that a draw of u falls into.
-__device__ Lot weighed_lot(const Mass* masses, Mass u, int V) {
-  Mass total = 0, ahead = 0;
-  for (int n = 0; n < stretches; ++n) total += masses[n];
-  const Mass target = __umul64hi(total, u);
-  int n = 0;
-  while (n + 1 < stretches && ahead + masses[n] <= target) ahead += masses[n++];
-  return {ids_of(n, V), u, ahead, total};
-}
-
-// `whole`: the parts of the logits before a constraint, for log-probabilities.
-__global__ void __launch_bounds__(threads)
+// One block per row: of row_threads without weights, since exp_sum() needs as many, else fewer, so
+// that more rows run at once. `whole`: the parts of the logits before a constraint, for
+// log-probabilities.
+__global__ void __launch_bounds__(most_threads)
     sample_rows(Drawn* drawn, int32_t* tokens, const Stretch* parts, const Stretch* whole,
-                const Mass* masses, const float* logits, const SampleControls* controls, int V,
-                int64_t stride, int vocab) {
+                const RowWeight* weights, const float* logits, const SampleControls* controls,
+                int V, int64_t stride, int vocab) {
   __shared__ SampleShared s;
   const SampleControls c = controls[blockIdx.x];  // written by the host
   wait_for_previous();
@@ -300,9 +334,9 @@ __global__ void __launch_bounds__(threads)
     if (c.top_k > 0 && c.top_k < V)
       kept = both(kept, select(r, Mass(c.top_k), s, [](uint32_t, float) { return Mass(1); }));
     if (c.top_p < 1) kept = both(kept, nucleus(r, kept, c.top_p, s));
-    const bool weighed = masses && draws_from_all(c, V);
+    const bool weighed = weights && draws_from_all(c, V);
     draw(r, kept,
-         weighed ? weighed_lot(masses + blockIdx.x * stretches, u, V) : Lot{{0, V}, u, 0, 0}, s,
+         weighed ? weighed_lot(weights[blockIdx.x].masses, u, V, vocab) : Lot{{0, V}, u, 0, 0}, s,
          best, &out.token);
   } else if (threadIdx.x == 0) {
     out.token = best;
@@ -319,9 +353,8 @@ __global__ void __launch_bounds__(threads)
   }
   float highest = foremost;
   if (as_trained) {
-    for (int i = V + int(threadIdx.x); i < vocab; i += threads) highest = fmaxf(highest, x[i]);
-    if (vocab > V) highest = block_max(highest, s.floats);
-    z = exp_sum(x, vocab, level(highest), level, s.sums_of_exp);
+    highest = highest_logit(x, foremost, V, vocab, s.floats);
+    z = weights ? weights[blockIdx.x].z : exp_sum(x, vocab, level(highest), level, s.sums_of_exp);
   }
   if (threadIdx.x == 0) {
     const float log_z = logf(z);
@@ -337,30 +370,31 @@ void sample(Stream& stream, const SampleArgs& args) {
   expect_dtypes("sample", DType::f32, args.logits);
   CudaStream& s = on(stream);
   const int64_t rows = args.logits.rows();
-  const bool weighs = rows > most_rows_unweighed;
-  const bool masks = bool(args.allowed);
-  auto* whole = static_cast<Stretch*>(s.scratch(
-      rows * stretches * int64_t(sizeof(Stretch) * (masks ? 2 : 1) + (weighs ? sizeof(Mass) : 0))));
+  const bool weighs = rows > most_rows_unweighed, masks = bool(args.allowed);
+  const int64_t scans = rows * stretches * (masks ? 2 : 1);
+  auto* whole = static_cast<Stretch*>(s.scratch(scans * int64_t(sizeof(Stretch)) +
+                                                (weighs ? rows * int64_t(sizeof(RowWeight)) : 0)));
   Stretch* parts = masks ? whole + rows * stretches : whole;
-  auto* masses = weighs ? reinterpret_cast<Mass*>(parts + rows * stretches) : nullptr;
+  auto* weights = weighs ? reinterpret_cast<RowWeight*>(whole + scans) : nullptr;
   const dim3 blocks(stretches, unsigned(rows));
   launch_dependent(s, scan_rows, blocks, scan_threads, whole, as<float>(args.logits),
-                   int(args.drawable), args.logits.cols());
+                   as<SampleControls>(args.controls), int(args.drawable), args.logits.cols());
   if (masks) {
     expect_dtypes("sample", DType::i32, args.allowed);
     launch_dependent(s, mask_rows, blocks, scan_threads, as<float>(args.logits),
                      as<uint32_t>(args.allowed), as<SampleControls>(args.controls),
                      int(args.drawable), args.logits.cols(), int(args.allowed.cols()));
     launch_dependent(s, scan_rows, blocks, scan_threads, parts, as<float>(args.logits),
-                     int(args.drawable), args.logits.cols());
+                     as<SampleControls>(args.controls), int(args.drawable), args.logits.cols());
   }
   if (weighs)
-    launch_dependent(s, weigh_rows, blocks, scan_threads, masses, parts, as<float>(args.logits),
-                     as<SampleControls>(args.controls), int(args.drawable), args.logits.cols());
-  launch_dependent(s, sample_rows, unsigned(rows), threads, as<Drawn>(args.drawn),
-                   as<int32_t>(args.tokens), parts, whole, masses, as<float>(args.logits),
-                   as<SampleControls>(args.controls), int(args.drawable), args.logits.cols(),
-                   int(args.vocab));
+    launch_dependent(s, weigh_rows, unsigned(rows), row_threads, weights, parts,
+                     as<float>(args.logits), as<SampleControls>(args.controls), int(args.drawable),
+                     args.logits.cols(), int(args.vocab));
+  launch_dependent(s, sample_rows, unsigned(rows), weighs ? few_threads : row_threads,
+                   as<Drawn>(args.drawn), as<int32_t>(args.tokens), parts, whole, weights,
+                   as<float>(args.logits), as<SampleControls>(args.controls), int(args.drawable),
+                   args.logits.cols(), int(args.vocab));
   check_launch("sample");
 }
 

@@ -19,25 +19,27 @@ __device__ __forceinline__ float number_of(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// What a thread has seen of a row: the likeliest token as (key, ~id), and the sum of exp(x - top).
+// What a thread has seen of a row: the likeliest token (the first among equals, since ids come in
+// ascending order), and the sum of exp(x - top).
 struct RowSeen {
-  Mass best = 0;
+  uint32_t key = 0;
+  int id = -1;
   float top = -INFINITY, sum = 0;
 
-  template <int n, class Id>
-  __device__ __forceinline__ void add(const float (&v)[n], const Id& id) {
-    float now = top;
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const Mass k = Mass(key_of(v[i])) << 32 | uint32_t(~id(i));
-      best = k > best ? k : best;
-      now = fmaxf(now, v[i]);
-    }
-    if (now == -INFINITY) return;
-    sum *= expf(top - now), top = now;
-#pragma unroll
-    for (int i = 0; i < n; ++i) sum += expf(v[i] - top);
+  __device__ __forceinline__ void see(int at, float x) {
+    const uint32_t k = key_of(x);
+    if (k > key) key = k, id = at;
   }
+  // To be called after see() and before add() for the same logits; false if all are -inf.
+  __device__ __forceinline__ bool raise() {
+    const float now = number_of(key);
+    if (key == 0 || now == -INFINITY) return false;
+    if (sum > 0) sum *= expf(top - now);
+    top = now;
+    return true;
+  }
+  __device__ __forceinline__ void add(float x) { sum += expf(x - top); }
+  __device__ Mass best() const { return key ? Mass(key) << 32 | uint32_t(~id) : 0; }
 };
 
 // The result for a stretch of a row: its likeliest token, and the sum of exp(x - top).
@@ -57,12 +59,15 @@ __device__ __forceinline__ Ids ids_of(int stretch, int V) {
   return {begin, min(V, begin + length)};
 }
 
-// Reads every stretch of every row once, one block each.
+// Reads every stretch of every row once, one block each. Rows with log-probabilities as in training
+// need no sum.
 static __global__ void __launch_bounds__(scan_threads)
-    scan_rows(Stretch* parts, const float* logits, int V, int64_t stride) {
-  constexpr int under_way = 4;
+    scan_rows(Stretch* parts, const float* logits, const SampleControls* controls, int V,
+              int64_t stride) {
+  constexpr int under_way = 7, step = 4 * scan_threads;  // a stretch of GPT-2's is 6.1 steps
   __shared__ Mass bests[scan_warps];
   __shared__ float sums[scan_warps];
+  const bool sums_up = !controls[blockIdx.y].as_trained;  // written by the host
   let_next_start();
   wait_for_previous();
   const float* x = logits + blockIdx.y * stride;
@@ -70,23 +75,33 @@ static __global__ void __launch_bounds__(scan_threads)
   RowSeen mine;
   const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(float4) == 0;
   const int packed = whole ? begin + (end - begin) / 4 * 4 : begin;
-  for (int i = begin + 4 * int(threadIdx.x); i < packed; i += 4 * under_way * scan_threads) {
-    float v[4 * under_way];
+  for (int first = begin; first < packed; first += under_way * step) {
+    float4 v[under_way];
 #pragma unroll
     for (int u = 0; u < under_way; ++u) {
-      float4 p = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-      const int at = i + 4 * u * scan_threads;
-      if (at < packed) p = *reinterpret_cast<const float4*>(x + at);
-      v[4 * u] = p.x, v[4 * u + 1] = p.y, v[4 * u + 2] = p.z, v[4 * u + 3] = p.w;
+      const int at = first + u * step + 4 * int(threadIdx.x);
+      v[u] = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+      if (at < packed) v[u] = *reinterpret_cast<const float4*>(x + at);
     }
-    mine.add(v, [&](int k) { return i + 4 * (k / 4) * scan_threads + k % 4; });
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      const int at = first + u * step + 4 * int(threadIdx.x);
+      if (first + u * step < packed)
+        mine.see(at, v[u].x), mine.see(at + 1, v[u].y), mine.see(at + 2, v[u].z),
+            mine.see(at + 3, v[u].w);
+    }
+    if (!sums_up || !mine.raise()) continue;
+#pragma unroll
+    for (int u = 0; u < under_way; ++u)
+      if (first + u * step < packed)
+        mine.add(v[u].x), mine.add(v[u].y), mine.add(v[u].z), mine.add(v[u].w);
   }
   for (int i = packed + int(threadIdx.x); i < end; i += scan_threads) {
-    const float v[1] = {x[i]};
-    mine.add(v, [&](int) { return i; });
+    mine.see(i, x[i]);
+    if (sums_up && mine.raise()) mine.add(x[i]);
   }
   const int warp = int(threadIdx.x) / 32;
-  Mass best = mine.best;
+  Mass best = mine.best();
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     const Mass other = __shfl_xor_sync(~0u, best, offset);
