@@ -28,8 +28,10 @@ __global__ void store_new(Unit* cache, const Unit* qkv, const int32_t* positions
                           int heads, int k_head, int v_head) {
   const int64_t row = blockIdx.x;
   const int at = positions[row], keys = heads * k_head, units = keys + heads * v_head;
+  const int64_t block = tables[int64_t(sequences[row]) * width + max(at, 0) / block_tokens];
+  let_next_start();
+  wait_for_previous();
   if (at < 0) return;
-  const int64_t block = tables[int64_t(sequences[row]) * width + at / block_tokens];
   for (int i = int(threadIdx.x); i < units; i += int(blockDim.x)) {
     const bool of_v = i >= keys;
     const int own = of_v ? i - keys : i, head = of_v ? v_head : k_head;
@@ -106,9 +108,10 @@ void launch_store(const Decode& a, Tensor cache, Tensor qkv, CudaStream& stream)
     return int(width * size_of(qkv.dtype) / int64_t(sizeof(Unit)));
   };
   const int k = units_of(a.D), v = units_of(a.V), units = a.G * (k + v);
-  store_new<<<unsigned(a.N), unsigned(std::min(256, (units + 31) / 32 * 32)), 0, stream.handle>>>(
-      cache.as<Unit>(), qkv.as<const Unit>(), a.positions, a.sequences, a.tables, a.width, a.H * k,
-      a.G, k, v);
+  launch_dependent(stream, store_new<Unit>, unsigned(a.N),
+                   unsigned(std::min(256, (units + 31) / 32 * 32)), cache.as<Unit>(),
+                   qkv.as<const Unit>(), a.positions, a.sequences, a.tables, a.width, a.H * k, a.G,
+                   k, v);
   check_launch("attention_cached");
 }
 

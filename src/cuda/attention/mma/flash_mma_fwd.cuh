@@ -12,14 +12,14 @@
 namespace hearth::cuda {
 
 // Stages: buffers for keys and values. Held: the queries stay in registers. Biased: the call may
-// have a bias.
+// have a bias. Halves: 1 if only the first 8 rows of each 16-row fragment hold queries.
 template <class T, int D_, int BM_, int BN_, int Stages_, bool Held_, bool General_, int Warps_ = 4,
-          bool Biased_ = General_>
+          bool Biased_ = General_, int Halves_ = 2>
 struct ForwardTile {
   using Element = T;
   static constexpr int D = D_, BM = BM_, BN = BN_, Stages = Stages_;
   static constexpr bool Held = Held_, General = General_, Biased = Biased_;
-  static constexpr int warps = Warps_, threads = 32 * warps;
+  static constexpr int warps = Warps_, threads = 32 * warps, halves = Halves_;
   static constexpr int R = BM / (16 * warps);  // 16-row fragments per warp
   static constexpr int k_bytes = SharedTile<D>::bytes(BN);
   static constexpr int shared = SharedTile<D>::bytes(BM) + 2 * Stages * k_bytes;
@@ -116,7 +116,7 @@ __device__ void forward_bias(float (&s)[Tile::R][Tile::BN / 8][4], const Forward
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < Tile::halves; ++half) {
       const int away = rows.at(r, half) - first_key - (lane & 3) * 2;
       const bool far = away - (Tile::BN - 7) >= head.last;  // even the nearest of these keys
 #pragma unroll
@@ -141,7 +141,7 @@ __device__ void forward_shape(float (&s)[Tile::R][Tile::BN / 8][4], const Forwar
 #pragma unroll
       for (int n = 0; n < Tile::BN / 8; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[r][n][e] = softcap.apply(s[r][n][e]);
+        for (int e = 0; e < 2 * Tile::halves; ++e) s[r][n][e] = softcap.apply(s[r][n][e]);
   }
   const float scale = softcap.on() ? 1 : a.scale;
   if constexpr (Tile::Biased)
@@ -150,7 +150,7 @@ __device__ void forward_shape(float (&s)[Tile::R][Tile::BN / 8][4], const Forwar
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < Tile::halves; ++half) {
       const float away = float(rows.at(r, half) - first_key - (lane & 3) * 2);
 #pragma unroll
       for (int n = 0; n < Tile::BN / 8; ++n)
@@ -177,7 +177,7 @@ __device__ void forward_mask(float (&s)[Tile::R][Tile::BN / 8][4], const Forward
 #pragma unroll
       for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < Tile::halves; ++half) {
           const int away = rows.at(r, half) - key;
           bool sees = away >= 0 && away < a.window;
           if constexpr (Tile::General)
@@ -198,7 +198,7 @@ __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < Tile::halves; ++half) {
       const float before = rows.top[r][half];
       float top = before;
 #pragma unroll
@@ -229,7 +229,7 @@ __device__ void forward_softmax(float (&s)[Tile::R][Tile::BN / 8][4],
 #pragma unroll
     for (int d = 0; d < Tile::D / 8; ++d)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) y[r][d][e] *= fade[r][e >> 1];
+      for (int e = 0; e < 2 * Tile::halves; ++e) y[r][d][e] *= fade[r][e >> 1];
 }
 
 template <class Tile>
@@ -256,8 +256,10 @@ __device__ void forward_values(float (&y)[Tile::R][Tile::D / 8][4],
   for (int n = 0; n < Tile::BN / 16; ++n) {
     uint32_t fp[R][4];
 #pragma unroll
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r) {
       accumulators_to_a<typename Tile::Element>(fp[r], p[r][2 * n], p[r][2 * n + 1]);
+      if constexpr (Tile::halves == 1) fp[r][1] = fp[r][3] = 0;
+    }
 #pragma unroll
     for (int d = 0; d < Tile::D / 16; ++d) {
       uint32_t fv[4];
@@ -281,7 +283,7 @@ __device__ void forward_store(const FlashForward& a, float (&y)[Tile::R][Tile::D
 #pragma unroll
   for (int r = 0; r < Tile::R; ++r)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < Tile::halves; ++half) {
       float total = rows.sum[r][half];
       total += __shfl_xor_sync(~0u, total, 1);
       total += __shfl_xor_sync(~0u, total, 2);

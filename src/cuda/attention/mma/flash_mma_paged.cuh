@@ -7,6 +7,7 @@
 #include "cuda/attention/decode/decode_keys_fp8.cuh"
 #include "cuda/attention/mma/flash_mma_fwd.cuh"
 #include "cuda/attention/mma/flash_mma_paged.h"
+#include "cuda/device/dependent_launch.cuh"
 
 namespace hearth::cuda {
 
@@ -163,7 +164,8 @@ __global__ __launch_bounds__(Tile::threads, 1) void paged_kernel(FlashPaged p) {
   forward_store<Tile>(a, y, rows, q, 0, h, first_row + warp * R * 16, warp, lane, unit);
 }
 
-// One warp per row: the heads of one group are the rows of a tile.
+// One warp per row: up to 8 heads of one group are the rows of a tile. It runs beside the previous
+// kernel until it needs its queries and keys.
 template <class Tile>
 __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int heads, bool all) {
   using T = typename Tile::Element;
@@ -176,7 +178,10 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
   const int lane = int(threadIdx.x), n = int(blockIdx.x), group = a.H / a.G;
   const int parts = (group + heads - 1) / heads, g = int(blockIdx.y) / parts;
   const int within = int(blockIdx.y) % parts * heads, h = g * group + within;
-  const int at = p.positions[n];
+  const int at = p.positions[n];  // written by the host, like the tables
+  const int32_t* table = p.tables + int64_t(p.sequences[n]) * p.width;
+  let_next_start();
+  wait_for_previous();
   if (!all && in_long_run(p.sequences, p.positions, n, a.T)) return;
 
   FlashForward own = a;  // heads as rows
@@ -184,7 +189,6 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
   own.y = static_cast<T*>(a.y) + (int64_t(n) * a.H + h) * a.V;
   q.template load<Tile::BM, Tile::threads>(static_cast<const T*>(a.q) + n * a.q_token + h * a.D,
                                            a.D, 0, own.T, a.D);
-  const int32_t* table = p.tables + int64_t(p.sequences[n]) * p.width;
   const auto load_k = [&](int block) {
     const T* from = static_cast<const T*>(a.k) + g * p.k_head + table[block] * p.block;
     k.template load<BN, Tile::threads>(from, a.D, 0, min(BN, at + 1 - block * BN), a.D);
@@ -197,7 +201,7 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
   const HeadBias head_bias(a.slopes, a.bias, a.distances, h);
   ForwardRows<Tile> rows;
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
+  for (int half = 0; half < Tile::halves; ++half)
     rows.top[0][half] = -INFINITY, rows.sum[0][half] = 0, rows.position[0][half] = at;
   float y[1][D / 8][4] = {};
   HeldQueries<Tile> held;
@@ -229,15 +233,14 @@ __global__ __launch_bounds__(Tile::threads) void row_kernel(FlashPaged p, int he
 
 template <int D, class T>
 void launch_rows(const FlashPaged& p, bool all, CudaStream& stream) {
-  using Tile = ForwardTile<T, D, 16, int(cache_block), 1, false, true, 1>;
-  const auto kernel = row_kernel<Tile>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::shared),
-        "shared memory of flash_mma_rows");
+  using Tile = ForwardTile<T, D, 16, int(cache_block), 1, false, true, 1, true, 1>;
   const int group = p.call.H / p.call.G;
   // A head with a slope or a bias of its own is a tile of its own.
-  const int heads = p.call.slopes || p.call.bias ? 1 : std::min(group, Tile::BM);
+  const int heads = p.call.slopes || p.call.bias ? 1 : std::min(group, 8 * Tile::halves);
   const dim3 blocks(unsigned(p.call.T), unsigned(p.call.G * ((group + heads - 1) / heads)));
-  kernel<<<blocks, Tile::threads, Tile::shared, stream.handle>>>(p, heads, all);
+  launch_dependent(stream, row_kernel<Tile>,
+                   {.blocks = blocks, .threads = Tile::threads, .shared = Tile::shared}, p, heads,
+                   all);
   check_launch("flash_mma_rows");
 }
 
