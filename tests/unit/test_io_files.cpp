@@ -7,11 +7,16 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <thread>
 
 #include "sys/compression/byte_stream.h"
+#include "sys/files/lost_mapping.h"
 #include "sys/hash/hash.h"
 #include "test_io_support.h"
 
@@ -244,6 +249,35 @@ TEST(IoFiles, ReadOnlyFolderIsOneClearError) {
       run_in_child([&] { return mount_tmpfs(dir.path(), MS_RDONLY, "") ? check() : no_mount; });
   if (code == no_mount) GTEST_SKIP() << "needs the right to mount, or a user other than root";
   EXPECT_EQ(code, 0);
+}
+
+// Threads that read a truncated file at the same time report it once.
+TEST(IoFiles, ATruncatedMappingIsOneLine) {
+  const TempDir dir;
+  for (int round = 0; round < 20; ++round) {
+    write_plain(dir / "f", std::string(1 << 16, 'x'));
+    const int code = run_in_child([&] {
+      const int err = open((dir / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      if (err < 0 || dup2(err, STDERR_FILENO) < 0) return 2;
+      explain_lost_mappings();
+      const MappedFile file(dir / "f");
+      fs::resize_file(dir / "f", 0);
+      std::barrier together(4);
+      std::vector<std::jthread> readers;
+      std::atomic<int> sum = 0;
+      for (int i = 0; i < 4; ++i)
+        readers.emplace_back([&] {
+          together.arrive_and_wait();
+          sum += int(file.bytes().back());
+        });
+      readers.clear();
+      return 3;  // nothing was raised
+    });
+    EXPECT_EQ(code, 1);
+    const std::string err = read_file(dir / "err");
+    EXPECT_EQ(std::ranges::count(err, '\n'), 1) << err;
+    EXPECT_NE(err.find("the file was truncated"), err.npos) << err;
+  }
 }
 
 }  // namespace

@@ -24,12 +24,15 @@ std::atomic<Mapping*> mappings{nullptr};
 std::mutex mappings_mutex;  // held by writers only
 static_assert(std::atomic<Mapping*>::is_always_lock_free);
 
+std::atomic_flag told;  // some thread reports; the others wait for it to end the process
+
 // Calls only functions that are async-signal-safe.
 void on_bus_error(int number, siginfo_t* info, void*) {
   const auto* at = static_cast<const std::byte*>(info->si_addr);
   for (const Mapping* m = mappings.load(); m; m = m->next) {
     const std::byte* begin = m->begin.load();
     if (!begin || at < begin || at >= begin + m->size) continue;
+    while (told.test_and_set()) pause();
     [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, m->line.data(), m->line.size());
     _exit(1);
   }
