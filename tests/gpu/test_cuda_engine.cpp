@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(, CudaEngineModels, testing::Range(size_t(0), card_conf
 
 TEST_P(CudaEngineModels, GreedyTokensInFp32AreTheCpus) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   const ModelConfig c = card_configs(0.15f)[GetParam()];
   TinyModel want_model(*cpu, c);
   const std::vector<Request> requests = greedy_requests(64);

@@ -99,7 +99,7 @@ Fp8Result run_fp8(Backend& b, DType dtype, DType rounded_to, const PagedCase& c,
 
 TEST(CudaPagedFp8, SeesAndStoresWhatTheCpuDoes) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const PagedCase& c : fp8_cases)
     for (const Tolerance& tolerance : card_tolerances)
       for (const PagedRows& rows : fp8_mixes()) {
@@ -118,7 +118,7 @@ TEST(CudaPagedFp8, SeesAndStoresWhatTheCpuDoes) {
 // Heads that are no multiple of 8, as fp32 takes them.
 TEST(CudaPagedFp8, OddHeadsInFp32) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const int64_t D : {5, 21, 100})
     for (const PagedRows& rows : fp8_mixes()) {
       const PagedCase c{.name = "odd", .H = 6, .G = 3, .D = D};
@@ -133,7 +133,7 @@ TEST(CudaPagedFp8, OddHeadsInFp32) {
 // over the same tokens: a number that lies between two codes may go either way, no more.
 TEST(CudaPagedFp8, TheEngineIsNearTheCpus) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (ModelConfig c : long_configs()) {
     c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = 0.03f;
     if (c.v_head_dim) {

@@ -184,7 +184,7 @@ void expect_near_codes(const RoundResult& got, const RoundResult& want, int64_t 
 
 TEST(CudaFp8Heads, AttentionFollowsTheCpu) {
   HEARTH_NEEDS_FP8();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const bool documents : {false, true}) {
     const AttnFp8Case c{.B = 2,
                         .T = 256,
@@ -266,7 +266,7 @@ TEST(CudaFp8Heads, NormAndRotationGiveTheCodesOfASeparateRounding) {
 
 TEST(CudaFp8Heads, NormAndRotationFollowTheCpu) {
   HEARTH_NEEDS_FP8();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const QkFp8Case& c : qk_cases()) {
     SCOPED_TRACE(name_of(c));
     const HeadsResult want = qk_bwd_on(*cpu, c, Rounded::by_kernel_alone);
@@ -278,7 +278,7 @@ TEST(CudaFp8Heads, NormAndRotationFollowTheCpu) {
 // A step in which attention, or the norm and rotation of q and k, writes the codes.
 TEST(CudaFp8Heads, EveryNodeAgreesWithTheCpu) {
   HEARTH_NEEDS_FP8();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (ModelCase m : fp8_models())
     for (const bool measured : {false, true}) {
       m.config.context = 128, m.config.dim = 128, m.config.hidden = 160;

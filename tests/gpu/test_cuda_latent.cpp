@@ -73,7 +73,7 @@ TEST(CudaLatent, ARowHasTheSameBitsInAnyBatch) {
 // Greedy tokens in fp32 are those of the CPU, whichever form decodes.
 TEST(CudaLatent, GreedyTokensInFp32AreTheCpus) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (ModelConfig c : latent_configs()) {
     c.dim = 128, c.hidden = 160, c.init_std = 0.15f;
     c.mla.nope_dim = c.mla.rope_dim = 16, c.mla.kv_latent = 40;

@@ -65,7 +65,7 @@ double distance_of(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(CudaLogprob, IsTheCpusWithinRounding) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const auto& [dtype, value, gradient] : cases::tolerances) {
     const Passed want = passed(*cpu, DType::f32, 1), got = passed(card(), dtype, 1);
     EXPECT_LT(distance_of(got.logprob, want.logprob), value) << to_string(dtype);

@@ -109,7 +109,7 @@ double relative_distance(const std::vector<float>& got, const std::vector<float>
 // Gradients of the first step, before AdamW has made a whole learning rate of a rounding.
 TEST(CudaLora, GradientsAreTheCpusWithinRounding) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   const AdaptedSteps want = adapted_steps(*cpu, DType::f32, 1, 0);
   for (const auto& [dtype, value, gradient] :
        {std::tuple{DType::f32, 1e-4, 1e-3}, std::tuple{DType::bf16, 1.5e-2, 5e-2}})
@@ -126,7 +126,7 @@ TEST(CudaLora, GradientsAreTheCpusWithinRounding) {
 
 TEST(CudaLora, StepsFollowTheCpu) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   const AdaptedSteps want = adapted_steps(*cpu, DType::f32, 8, 3e-3f);
   ASSERT_LT(want.losses.back(), want.losses.front() - 0.5);
   for (const auto& [dtype, tolerance] :
@@ -152,7 +152,7 @@ std::vector<Completion> sampled(TinyModel& m, const std::vector<int32_t>& prompt
 
 TEST(CudaLora, GreedyTokensInFp32AreTheCpus) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   std::vector<Request> requests;
   for (int i = 0; i < 12; ++i) {
     Request r{.prompt = tiny_prompt(1 + (i * 17) % 60, i)};

@@ -102,7 +102,7 @@ TEST(CudaLosses, TermsOfAStepAreTheCpus) {
   ProgramSpec s{.model = cases::model_cases()[0].config, .B = 2, .T = 8, .accumulates = true};
   s.losses.z_loss = 0.1f;
   const Batch batch = cases::make_batch(s.model, s.B, s.T, false);
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   std::vector<double> found;
   for (Backend* b : {cpu.get(), &card()}) {
     ParamStore params(*b, decoder_params(s.model), s.dtype);

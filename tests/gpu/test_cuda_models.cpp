@@ -109,7 +109,7 @@ void expect_lockstep(const ModelCase& m, DType dtype, bool hopper, Backend& trus
 }
 
 TEST_P(CudaModels, InLockstepWithTheCpu) {
-  const auto cpu = make_cpu_backend(0), reference = make_reference_backend();
+  const auto cpu = make_cpu_backend(2), reference = make_reference_backend();
   const ModelCase m = larger(GetParam());
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool hopper : {true, false}) expect_lockstep(m, dtype, hopper, *cpu, 67);
@@ -201,7 +201,7 @@ TEST(CudaTraining, FiftyStepsGiveTheSameBitsWithAndWithoutGraphs) {
 // learning rate, one way or the other.
 TEST(CudaTraining, FollowsTheCpu) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const ModelCase& m : model_cases()) {
     SCOPED_TRACE(m.name);
     const Numbers want = trained(*cpu, m, DType::f32, 10).losses;

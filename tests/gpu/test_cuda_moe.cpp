@@ -69,7 +69,7 @@ Found routed(Backend& b, const RouteSize& s) {
 
 TEST(CudaRouter, ChoosesAndSortsLikeTheCpu) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   const RouteSpec sigmoid{.kind = Router::sigmoid, .scale = 2.5f};
   const RouteSpec grouped{.kind = Router::sigmoid, .groups = 8, .top_groups = 3};
   for (const RouteSize& s :

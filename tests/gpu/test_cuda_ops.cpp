@@ -191,7 +191,7 @@ const std::pair<int64_t, int64_t> few_sizes[] = {{257, 40},   {64, 768},   {96, 
 
 TEST(CudaGemm, FewRows) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const int64_t M : {1, 3, 8, 9, 16})
     for (const auto& [N, K] : few_sizes)
       for (const Act act : {Act::none, Act::gelu_tanh, Act::gelu_erf, Act::relu2})
@@ -258,7 +258,7 @@ bool takes(int64_t rows, int64_t width, int64_t columns, DType dtype) {
 // that of the normed rows, no larger.
 TEST(CudaGemm, NormedRows) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (const int64_t M : {1, 2, 7, 8, 15, 16})
     for (const auto& [N, K] : few_sizes)
       for (const Norm kind : {Norm::layer, Norm::rms})
@@ -284,7 +284,7 @@ class CudaSomeNormedRows : public testing::TestWithParam<std::pair<int64_t, int6
 TEST_P(CudaSomeNormedRows, AreNormedAndMultiplied) {
   HEARTH_NEEDS_A_CARD();
   if (!takes(64, 768, 768, DType::bf16)) GTEST_SKIP() << "needs a Hopper card";
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   const auto [N, K] = GetParam();
   for (const int64_t M : {17, 32, 33, 64})
     for (const Norm kind : {Norm::layer, Norm::rms})

@@ -340,7 +340,7 @@ struct Unpacked {
 
 TEST(CudaQuantised, TheEngineFollowsWhatTheWeightsStandFor) {
   HEARTH_NEEDS_A_CARD();
-  const auto cpu = make_cpu_backend(0);
+  const auto cpu = make_cpu_backend(2);
   for (ModelConfig c : tiny_configs())
     for (const WeightFormat format : packed_formats)
       for (const DType dtype : dtypes) {
