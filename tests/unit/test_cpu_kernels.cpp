@@ -381,5 +381,41 @@ TEST(CpuKernels, AddAndCopy) {
     }
 }
 
+// What is computed element by element: the end that does not fill a vector has the bits that it has
+// in the middle of more elements.
+TEST(CpuKernels, ElementsHaveTheSameBitsAtAnyPlace) {
+  constexpr int64_t most = 100;
+  const auto first = [](const Array& x, int64_t n) {
+    Tensor t = x;
+    t.shape = {1, n};
+    return t;
+  };
+  for (const DType d : dtypes)
+    for (const Isa isa : usable_isas()) {
+      const Array a = random({1, most}, d, 4), b = random({1, most}, d);
+      const Runner r = runner_of(isa, 1, d);
+      const auto run = [&](int64_t n) {
+        Outputs all = outputs(r.out({1, most}));
+        r.k.add(r.s, {.y = first(all[0], n), .a = first(a, n), .b = first(b, n), .scale = 0.3f});
+        for (const Act act : acts) {
+          if (is_glu(act)) continue;
+          all.push_back(r.out({1, most}));
+          r.k.activation(r.s, {.y = first(all.back(), n), .x = first(a, n), .act = act});
+          all.push_back(r.out({1, most}));
+          r.k.activation_bwd(
+              r.s, {.dx = first(all.back(), n), .dy = first(b, n), .x = first(a, n), .act = act});
+        }
+        return all;
+      };
+      const Outputs whole = run(most);
+      for (int64_t n = 1; n < most; ++n) {
+        const Outputs part = run(n);
+        for (size_t i = 0; i < whole.size(); ++i)
+          EXPECT_TRUE(same_bytes(first(part[i], n), first(whole[i], n)))
+              << name(isa) << " " << to_string(d) << " op " << i << " of " << n;
+      }
+    }
+}
+
 }  // namespace
 }  // namespace hearth::cpu_test

@@ -165,11 +165,14 @@ void add(Stream& s, const AddArgs& args) {
       const T *first = args.a ? args.a.as<const T>() + begin : nullptr,
               *second = args.b.as<const T>() + begin;
       T* out = args.y.as<T>() + begin;
-      const float scale = args.scale;
-      vectors(end - begin, [&](int64_t i, auto w) {
-        const vf v = w.get(second + i) * scale;
-        w.put(out + i, first ? w.get(first + i) + v : v);
-      });
+      const vf scale = broadcast(args.scale);
+      // Fused explicitly: whether the compiler does it could depend on the place of an element.
+      if (first)
+        vectors(end - begin, [&](int64_t i, auto w) {
+          w.put(out + i, fma(w.get(second + i), scale, w.get(first + i)));
+        });
+      else
+        vectors(end - begin, [&](int64_t i, auto w) { w.put(out + i, w.get(second + i) * scale); });
     });
   });
 }
