@@ -326,6 +326,16 @@ std::vector<ModelCase> make_cases() {
                 c.moe.experts = c.moe.top_k = 2, c.moe.shared_experts = 1;
                 c.lora = {.rank = 2, .alpha = 3};
               }),
+      variant("lora_experts",
+              [](C& c) {
+                c.moe.experts = 4, c.moe.shared_experts = 1;
+                c.lora = {.rank = 3, .alpha = 4, .targets = {"all-linear", "experts"}};
+              }),
+      variant("lora_experts_some",
+              [](C& c) {
+                c.moe.experts = 3;
+                c.lora = {.rank = 2, .alpha = 6, .targets = {"experts.w3", "experts.w2"}};
+              }),
       variant("lora", [](C& c) { c.lora = {.rank = 3, .alpha = 4}; }),
       variant("lora_gpt2",
               [](C& c) {

@@ -280,13 +280,38 @@ struct BlockBuilder {
     Var h;
     {
       const auto up = t.scope("up");
-      const std::vector<int64_t> rows(is_glu(l.act) ? 2 : 1, l.hidden);
-      h = expert_linear(t, x, expert_weights(l, rows, c.dim, false), r);
-      h = expert_activation(t, h, r, l.act);
+      h = expert_activation(t, expert_up(x, l, r), r, l.act);
       drop_light(h);
     }
     const auto down = t.scope("down");
-    return expert_join(t, h, expert_weights(l, {c.dim}, l.hidden, true), r, sum, t.shape(x));
+    return expert_down(h, l, r, sum, t.shape(x));
+  }
+
+  // The adapters of the current scope's experts; null if there are none.
+  const std::vector<LoraModule>* expert_adapters() const {
+    const auto own = adapters.find(t.where());
+    return own == adapters.end() ? nullptr : &own->second;
+  }
+  // The first product of the experts, plus its adapters.
+  Var expert_up(Var x, const LayerSpec& l, const Routing& r) const {
+    const std::vector<int64_t> rows(is_glu(l.act) ? 2 : 1, l.hidden);
+    const Var y = expert_linear(t, x, expert_weights(l, rows, c.dim, false), r);
+    const std::vector<LoraModule>* own = expert_adapters();
+    if (!own) return y;
+    const auto [a, b] =
+        adapter_params(t, l.experts * l.up_size(), c.dim, *own, c.lora.rank, l.experts);
+    const Var h = expert_linear(t, dropped(x, c.lora.dropout, "lora"), a, r);
+    return add(t, y, expert_rows_linear(t, h, b, r), c.lora.scale());
+  }
+  // The last one, which adds up the rows of each token.
+  Var expert_down(Var h, const LayerSpec& l, const Routing& r, Var sum, Shape shape) const {
+    const Var y = expert_join(t, h, expert_weights(l, {c.dim}, l.hidden, true), r, sum, shape);
+    const std::vector<LoraModule>* own = expert_adapters();
+    if (!own) return y;
+    const auto [a, b] =
+        adapter_params(t, l.experts * c.dim, l.hidden, *own, c.lora.rank, l.experts);
+    const Var low = expert_rows_linear(t, dropped(h, c.lora.dropout, "lora"), a, r);
+    return expert_join(t, add(t, low, low, c.lora.scale() - 1), b, r, y, shape);
   }
 
   // One half of a block: `to` plus branch(norm(x)), with the norm where the config places it. `to`

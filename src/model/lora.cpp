@@ -12,19 +12,49 @@
 namespace hearth::inline model {
 namespace {
 
-constexpr std::string_view lora_where = "lora", all_linear = "all-linear";
+constexpr std::string_view lora_where = "lora", all_linear = "all-linear", experts = "experts";
 
-// Like PEFT: a target matches the whole path of a module or its last components.
-bool names(std::string_view target, std::string_view path) {
-  if (target == path) return true;
-  return path.size() > target.size() && path.ends_with(target) &&
-         path[path.size() - target.size() - 1] == '.';
+bool of_experts(const LoraModule& m) { return m.matrix.find(".experts.") != m.matrix.npos; }
+
+// A path without the number of an expert: "model.layers.0.mlp.experts.gate_proj".
+std::string without_expert(const std::string& path) {
+  const size_t dot = path.rfind('.'), before = path.rfind('.', dot - 1);
+  return path.substr(0, before) + path.substr(dot);
+}
+std::string named_path(const LoraModule& m) {
+  return of_experts(m) ? without_expert(m.path) : m.path;
 }
 
-// Whether a parameter belongs to experts or their router, which have no adapters: their products
-// are grouped by expert.
-bool is_routed(std::string_view param) {
-  return param.find(".experts.") != param.npos || param.find(".router.") != param.npos;
+// The last components of a path that tell the module from others: "q_proj", "experts.gate_proj".
+std::string short_name(const LoraModule& m) {
+  const std::string last = m.path.substr(m.path.rfind('.') + 1);
+  return of_experts(m) ? fmt::format("{}.{}", experts, last) : last;
+}
+
+// Like PEFT, a target matches the whole path of a module or its last components. Modules of experts
+// are named with "experts", since there are many, and always of all experts together.
+bool names(std::string_view target, const LoraModule& m) {
+  if (of_experts(m) && target.find(experts) == target.npos) return false;
+  if (of_experts(m) && target == experts) return true;
+  const std::string path = named_path(m);
+  return target == path || path.ends_with(fmt::format(".{}", target));
+}
+
+bool is_named(std::string_view target, const LoraModule& m) {
+  return target == all_linear ? !of_experts(m) : names(target, m);
+}
+
+// A file of ours has the matrices of all experts in one tensor: a module for each of them.
+std::vector<LoraModule> by_expert(const LoraModule& all, int64_t count) {
+  const size_t dot = all.path.rfind('.');
+  std::vector<LoraModule> out;
+  for (int64_t e = 0; e < count; ++e) {
+    LoraModule m = all;
+    m.path = fmt::format("{}.{}{}", all.path.substr(0, dot), e, all.path.substr(dot));
+    m.out = all.out / count, m.row = e * m.out;
+    out.push_back(std::move(m));
+  }
+  return out;
 }
 
 // Every matrix of the blocks that may have adapters, as modules of the file layout.
@@ -37,14 +67,17 @@ std::vector<LoraModule> all_modules(const ModelConfig& config) {
   for (const FileTensor& t : file_tensors(c, {.type = hf_type(c)})) {
     if (t.shape.size() != 2 || !t.param.starts_with("blocks.") || !t.param.ends_with(suffix))
       continue;
-    if (is_routed(t.param)) continue;
+    if (t.param.find(".router.") != t.param.npos) continue;
     LoraModule m;
     m.path = t.name.substr(0, t.name.size() - suffix.size());
     m.matrix = t.param.substr(0, t.param.size() - suffix.size());
     m.row = t.row;
     m.out = t.shape[t.transposed ? 1 : 0], m.in = t.shape[t.transposed ? 0 : 1];
     m.b.order = t.order;
-    out.push_back(std::move(m));
+    if (of_experts(m) && m.path.ends_with(m.matrix.substr(m.matrix.rfind(".experts.") + 1)))
+      std::ranges::move(by_expert(m, c.moe.experts), std::back_inserter(out));
+    else
+      out.push_back(std::move(m));
   }
   return out;
 }
@@ -55,14 +88,18 @@ std::string joined_names(std::span<const std::string> list) {
   return s;
 }
 
-// For each row of the matrix and each module: the row of lora_B that applies; -1: none.
-std::vector<int32_t> places(std::span<const LoraModule> modules, int64_t rows) {
-  const size_t k = modules.size();
+// For each row of the matrix and each of the k modules of its part: the row of lora_B that applies;
+// -1: none.
+std::vector<int32_t> places(std::span<const LoraModule> modules, int64_t rows, size_t k) {
   std::vector<int32_t> from(size_t(rows) * k, -1);
-  for (size_t j = 0; j < k; ++j)
+  for (size_t j = 0; j < modules.size(); ++j)
     for (int64_t i = 0; i < modules[j].out; ++i)
-      from[size_t(modules[j].row + i) * k + j] = int32_t(modules[j].b_row + i);
+      from[size_t(modules[j].row + i) * k + j % k] = int32_t(modules[j].b_row + i);
   return from;
+}
+
+void add_once(std::vector<std::string>& list, std::string name) {
+  if (std::ranges::find(list, name) == list.end()) list.push_back(std::move(name));
 }
 
 }  // namespace
@@ -73,17 +110,21 @@ bool is_adapter(std::string_view param) {
 
 std::vector<std::string> lora_target_names(const ModelConfig& c) {
   std::vector<std::string> out;
-  for (const LoraModule& m : all_modules(c)) {
-    const std::string name = m.path.substr(m.path.rfind('.') + 1);
-    if (std::find(out.begin(), out.end(), name) == out.end()) out.push_back(name);
-  }
+  for (const LoraModule& m : all_modules(c)) add_once(out, short_name(m));
+  return out;
+}
+
+std::vector<std::string> lora_targeted_names(const ModelConfig& c) {
+  std::vector<std::string> out;
+  for (const LoraModule& m : all_modules(c))
+    if (std::ranges::any_of(c.lora.targets, [&](const auto& t) { return is_named(t, m); }))
+      add_once(out, short_name(m));
   return out;
 }
 
 bool is_lora_target(const ModelConfig& c, std::string_view target) {
-  return target == all_linear || std::ranges::any_of(all_modules(c), [&](const LoraModule& m) {
-           return names(target, m.path);
-         });
+  return target == all_linear ||
+         std::ranges::any_of(all_modules(c), [&](const LoraModule& m) { return names(target, m); });
 }
 
 LoraMatrices lora_matrices(const ModelConfig& c) {
@@ -93,7 +134,7 @@ LoraMatrices lora_matrices(const ModelConfig& c) {
   for (LoraModule& m : all_modules(c)) {
     bool wanted = false;
     for (const std::string& target : c.lora.targets)
-      if (target == all_linear || names(target, m.path)) wanted = true, used.insert(target);
+      if (is_named(target, m)) wanted = true, used.insert(target);
     if (!wanted) continue;
     std::vector<LoraModule>& list = out[m.matrix];
     if (!list.empty()) {
@@ -106,26 +147,34 @@ LoraMatrices lora_matrices(const ModelConfig& c) {
   }
   for (const std::string& target : c.lora.targets)
     if (!used.contains(target))
-      fail(lora_where, "expected targets among {} or {}, got {}",
-           joined_names(lora_target_names(c)), all_linear, in_quotes(target));
+      fail(lora_where, "expected targets among {}{} or {}, got {}",
+           joined_names(lora_target_names(c)), c.resolve().moe ? ", experts" : "", all_linear,
+           in_quotes(target));
   return out;
 }
 
-Var adapted(Tape& t, Var y, Var x, std::span<const LoraModule> modules, const AdapterScale& s) {
-  const int64_t k = int64_t(modules.size()), in = t.shape(x)[-1], out = t.shape(y)[-1];
+AdapterParams adapter_params(Tape& t, int64_t out, int64_t in, std::span<const LoraModule> modules,
+                             int64_t rank, int64_t parts) {
+  const int64_t n = int64_t(modules.size()), k = n / parts;
   const int64_t rows = modules.back().b_row + modules.back().out;
-  std::vector<int64_t> a_stack(size_t(k), s.rank), b_stack;
+  std::vector<int64_t> a_stack(size_t(n), rank), b_stack;
   for (const LoraModule& m : modules) b_stack.push_back(m.out);
-  const Var a = t.param("lora_A", {k * s.rank, in}, Init::uniform(float(1 / std::sqrt(double(in)))),
-                        Group::matrix, true, std::move(a_stack));
-  Var b = t.param("lora_B", {rows, s.rank}, Init::zeros(), Group::matrix, true, std::move(b_stack));
-  const Var h = linear(t, x, a, {.fp8 = false});  // few columns
+  AdapterParams p;
+  p.a = t.param("lora_A", {n * rank, in}, Init::uniform(float(1 / std::sqrt(double(in)))),
+                Group::matrix, true, std::move(a_stack));
+  p.b = t.param("lora_B", {rows, rank}, Init::zeros(), Group::matrix, true, std::move(b_stack));
   if (k > 1 ||
       rows != out) {  // separate columns for each module's B, so that one product computes all
     std::string name = fmt::format("lora.rows.{}", out);
     for (const LoraModule& m : modules) name += fmt::format(".{}+{}", m.row, m.out);
-    b = spread_rows(t, b, {out, k * s.rank}, name, places(modules, out));
+    p.b = spread_rows(t, p.b, {out, k * rank}, name, places(modules, out, size_t(k)));
   }
+  return p;
+}
+
+Var adapted(Tape& t, Var y, Var x, std::span<const LoraModule> modules, const AdapterScale& s) {
+  const auto [a, b] = adapter_params(t, t.shape(y)[-1], t.shape(x)[-1], modules, s.rank);
+  const Var h = linear(t, x, a, {.fp8 = false});  // few columns
   return linear(t, h, b, {.residual = y, .scale = s.scale, .fp8 = false});
 }
 

@@ -1,7 +1,8 @@
 // Low-rank adapters beside frozen matrices: which modules have them, how they are recorded and how
 // they are merged. hearth packs q, k, v (and gate, up) into one matrix. The adapters of a matrix
 // are one pair of parameters: <matrix>.lora_A (modules * rank, in), the stacked A of all modules,
-// and <matrix>.lora_B (rows of all modules, rank).
+// and <matrix>.lora_B (rows of all modules, rank). The matrices of experts are stacked too, so all
+// experts of a layer have one pair, sorted by expert.
 #pragma once
 
 #include <map>
@@ -29,6 +30,8 @@ void check_lora(const LoraSpec&, std::string_view where);  // checks the ranges 
 LoraMatrices lora_matrices(const ModelConfig&);
 // The names that config.lora may use for this model, without layer prefixes.
 std::vector<std::string> lora_target_names(const ModelConfig&);
+// The names of the modules that config.lora names, for files.
+std::vector<std::string> lora_targeted_names(const ModelConfig&);
 // Whether a target names any module of this model.
 bool is_lora_target(const ModelConfig&, std::string_view target);
 bool is_adapter(std::string_view param);
@@ -41,6 +44,13 @@ struct AdapterScale {
 };
 // y + scale B A x, for the modules of the current scope's matrix; declares lora_A and lora_B.
 Var adapted(Tape&, Var y, Var x, std::span<const LoraModule>, const AdapterScale&);
+// The parameters of the current scope's matrix of `parts` equal parts, which experts are: lora_A,
+// and lora_B with a column block for each module of a part.
+struct AdapterParams {
+  Var a, b;
+};
+AdapterParams adapter_params(Tape&, int64_t out, int64_t in, std::span<const LoraModule>,
+                             int64_t rank, int64_t parts = 1);
 
 // Initialises every adapter: A uniform within 1 / sqrt(in), B zero, so that training starts at the
 // base.
@@ -57,7 +67,8 @@ struct LoraConfig {
   void visit(V&& v) {
     v("lora", lora, "train only LoRA adapters: rank[,alpha[,dropout]]; alpha defaults to 2 rank");
     v("lora_targets", lora_targets,
-      "modules that get adapters: names such as q_proj,v_proj, or all-linear");
+      "modules that get adapters: names such as q_proj,v_proj; all-linear: all but experts; "
+      "experts: the matrices of all experts");
   }
   LoraSpec spec() const;  // rank 0 when `lora` is empty
   // For methods that train without dropout: throws if there is any.

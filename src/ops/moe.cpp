@@ -112,6 +112,16 @@ void expert_linear_backward(Tape& t, const Node& n, const Routing& r) {
   t.push(combine_op(), {rows, t.saved(r.place), prior}, {dx});
 }
 
+void expert_rows_linear_backward(Tape& t, const Node& n, const Routing& r) {
+  const Var x = n.in[0], w = n.in[1], dy = t.grad(n.out[0]), offsets = t.saved(r.offsets);
+  if (t.needs_grad(w))
+    record_grouped_weights(t, {.w = w, .dc = dy, .a = t.saved(x), .offsets = offsets});
+  if (!t.needs_grad(x)) return;
+  const Var dx = t.temp(t.shape(x));
+  record_grouped(t, {.c = dx, .a = dy, .b = w, .offsets = offsets});
+  t.add_grad(x, dx);
+}
+
 void expert_activation_backward(Tape& t, const Node& n, Act act) {
   const Var x = n.in[0], weights = n.in[1], order = n.in[2];
   const Var dx = t.temp(t.shape(x)), dweights = t.temp(t.shape(weights), t.acc());
@@ -211,6 +221,15 @@ Var expert_linear(Tape& t, Var x, Var w, const Routing& r) {
   op.backward = [r](Tape& t, const Node& n) { expert_linear_backward(t, n, r); };
   record_grouped(t, {.c = y, .a = x, .b = w, .offsets = r.offsets, .gather = r.tokens, .tb = true},
                  std::move(op), {r.place});
+  return y;
+}
+
+Var expert_rows_linear(Tape& t, Var x, Var w, const Routing& r) {
+  expect_stack(t, w, r, t.shape(x)[-1]);
+  const Var y = t.temp({t.shape(x)[0], t.shape(w)[0] / r.experts(t)});
+  Op op;
+  op.backward = [r](Tape& t, const Node& n) { expert_rows_linear_backward(t, n, r); };
+  record_grouped(t, {.c = y, .a = x, .b = w, .offsets = r.offsets, .tb = true}, std::move(op));
   return y;
 }
 

@@ -29,6 +29,8 @@ Routing route(Tape&, Var logits, Var bias, int64_t k, const RouteSpec&, Var coun
 // Weights of experts are stacked: (E * N, C). The first product of the experts: (R, N) of x (..,
 // C).
 Var expert_linear(Tape&, Var x, Var w, const Routing&);
+// The product of rows that are sorted by expert already: (R, N) of x (R, C).
+Var expert_rows_linear(Tape&, Var x, Var w, const Routing&);
 // The router's weights times act(x): (R, N).
 Var expert_activation(Tape&, Var x, const Routing&, Act);
 // The last product, added up for each token: residual + the sum of the token's rows of h wᵀ. The

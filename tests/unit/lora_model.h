@@ -37,6 +37,11 @@ inline ModelConfig phi3_shape() {  // packed q, k and v, and packed gate and up
   return c;
 }
 
+inline ModelConfig with_experts(ModelConfig c, int64_t experts, int64_t shared) {
+  c.moe.experts = experts, c.moe.shared_experts = shared;
+  return c;
+}
+
 struct NamedShape {
   const char* name;
   ModelConfig config;
@@ -53,7 +58,13 @@ inline std::vector<NamedShape> shapes() {
           {"interleaved", with_lora(interleaved_shape(), all)},
           {"gpt_neox", with_lora(neox_shape(), all)},
           {"phi3", with_lora(phi3_shape(), all)},
-          {"hearth", with_lora(tiny_configs()[3], all)}};
+          {"hearth", with_lora(tiny_configs()[3], all)},
+          {"qwen3_moe", with_lora(with_experts(qwen3_shape(), 4, 0),
+                                  {.rank = 3, .alpha = 5, .targets = {"all-linear", "experts"}})},
+          {"mixtral_some", with_lora(with_experts(tiny_config(), 3, 0),
+                                     {.rank = 2, .alpha = 1, .targets = {"experts.w3"}})},
+          {"hearth_experts", with_lora(with_experts(tiny_configs()[3], 3, 1),
+                                       {.rank = 2, .alpha = 5, .targets = {"qkv", "experts"}})}};
 }
 
 // A model whose adapters have an effect.

@@ -297,7 +297,7 @@ TEST(MoeConfig, OtherCommandsRefuseWhatExpertsLack) {
   ModelConfig c = moe_config();
   EXPECT_EQ(message_of([&] { decoder_params(c, WeightFormat::int8); }),
             "[model] models with experts cannot be quantised yet: run them with plain weights");
-  c.lora = {.rank = 2, .alpha = 4, .targets = {"experts.up"}};
+  c.lora = {.rank = 2, .alpha = 4, .targets = {"experts.router"}};
   EXPECT_NE(message_of([&] { decoder_params(c); }).find("expected targets among"),
             std::string::npos);
 }

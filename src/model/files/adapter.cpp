@@ -146,7 +146,7 @@ std::vector<FileDigest> write_adapter(const fs::path& dir, const ModelConfig& co
   const ModelConfig c = config.resolve();
   AdapterConfig written{c.lora, base};
   if (std::ranges::find(c.lora.targets, "all-linear") != c.lora.targets.end())
-    written.lora.targets = lora_target_names(c);
+    written.lora.targets = lora_targeted_names(c);
   write_file_atomic(dir / config_file, adapter_config_json(written, hf_type(c) == HfType::gpt2));
   return {write_safetensors(dir, weights_file, adapter_tensors(c, store, dtype)),
           digest_file(dir, config_file)};
