@@ -389,6 +389,7 @@ void add_bench(CLI::App& app) {
   add_bench_nocap(*bench);
   add_bench_optimizer(*bench);
   add_bench_moe(*bench);
+  add_bench_cache(*bench);
   auto [loader, lf] = command("loader", "time loading batches from token files", bench_data_loader);
   loader->add_option("--data", lf->data, "token files to read")->required();
   loader->add_option("--order", lf->order, "order of the data: sequential or shuffled")

@@ -37,5 +37,6 @@ void add_bench_grpo(CLI::App& bench);
 void add_bench_nocap(CLI::App& bench);
 void add_bench_optimizer(CLI::App& bench);
 void add_bench_moe(CLI::App& bench);
+void add_bench_cache(CLI::App& bench);
 
 }  // namespace hearth::inline cli
