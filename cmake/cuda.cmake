@@ -3,6 +3,8 @@
 # and code for Hopper. "all" compiles code for every supported architecture.
 set(HEARTH_CUDA auto CACHE STRING "CUDA backend: auto, on or off")
 set(HEARTH_CUDA_ARCHS auto CACHE STRING "auto, all, or a list such as 80;90a")
+# A third of the time to compile, and slow kernels: scripts/test uses it on a machine that cannot run them.
+option(HEARTH_CUDA_QUICK "Compile CUDA kernels quickly, only to check them; hearth warns if it runs them" OFF)
 
 # CMake users write ON and OFF, so case does not matter.
 string(TOLOWER "${HEARTH_CUDA}" cuda_choice)
@@ -58,6 +60,16 @@ set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_MINIMUM_REQUIRED_VERSION ${required})
 
+set(quick_options "")
+if(HEARTH_CUDA_QUICK)
+  include(CheckCompilerFlag)
+  check_compiler_flag(CUDA --Ofast-compile=max hearth_nvcc_compiles_quickly)
+  if(hearth_nvcc_compiles_quickly)
+    set(quick_options --Ofast-compile=max)
+    target_compile_definitions(hearth_lib PRIVATE HEARTH_CUDA_QUICK)
+  endif()
+endif()
+
 file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS src/cuda/*.cpp)
 list(FILTER cuda_host EXCLUDE REGEX "/(no_cuda|no_hopper)\\.cpp$")
 target_sources(hearth_lib PRIVATE ${cuda_host})
@@ -75,7 +87,7 @@ function(add_kernels name archs)
   set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${archs}")
   target_include_directories(${name} PRIVATE src)
   target_compile_options(${name} PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra
-    $<$<BOOL:${HEARTH_WERROR}>:-Werror=all-warnings>)
+    $<$<BOOL:${HEARTH_WERROR}>:-Werror=all-warnings> ${quick_options})
   target_sources(hearth_lib PRIVATE $<TARGET_OBJECTS:${name}>)
 endfunction()
 add_kernels(hearth_cuda_kernels "${archs}" ${cuda_kernels})

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "cuda/attention/attention_kernels.h"
 #include "cuda/device/copies.h"
@@ -21,6 +22,7 @@
 #include "cuda/gemm/gemm_quantised.h"
 #include "cuda/kernels.h"
 #include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth {
 namespace {
@@ -221,6 +223,13 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaSpec& spec) {
   if (!card.problem.empty())
     fail("device", "expected a usable card, got {}: {}; use --device cpu", card.name, card.problem);
   check(cudaSetDevice(spec.card), "choosing the card");
+#ifdef HEARTH_CUDA_QUICK
+  static std::once_flag told;
+  std::call_once(told, [] {
+    say("hearth: the CUDA kernels were compiled to be checked, not to be fast; run "
+        "scripts/build\n");
+  });
+#endif
   return std::make_unique<CudaBackend>(spec, card);
 }
 

@@ -41,7 +41,7 @@ echo "packages \$*" >>"$log"
 END
 PATH=$scratch/bin:$PATH
 export PATH
-unset CI HEARTH_CUDA
+unset CI HEARTH_CUDA HEARTH_CUDA_QUICK
 
 # expect WHAT PATTERN [no]: the calls logged since the last `reset` contain PATTERN, or do not
 reset() { : >"$log"; }
@@ -61,6 +61,14 @@ reset; CI=true scripts/build hearth 2>/dev/null
 expect "CI to make warnings errors" '^cmake --preset release -DHEARTH_WERROR:BOOL=ON$'
 reset; CI=true scripts/build hearth 2>/dev/null
 expect "a second build of CI to configure nothing" '--preset' no
+
+rm -rf build
+reset; HEARTH_CUDA_QUICK=ON scripts/build hearth 2>/dev/null
+expect "kernels that are only checked" '^cmake --preset release -DHEARTH_CUDA_QUICK:BOOL=ON$'
+reset; HEARTH_CUDA_QUICK=ON scripts/build hearth 2>/dev/null
+expect "a second such build to configure nothing" '--preset' no
+reset; scripts/build hearth 2>/dev/null
+expect "a plain build to have fast kernels again" '^cmake --preset release$'
 
 rm -rf build
 reset; scripts/quickstart --steps 1 2>"$scratch/said"
