@@ -66,8 +66,8 @@ void run_grpo(const GrpoFlags& f) {
   // A resumed run reads the setting from its folder, so the user did not ask for it now.
   if (!f.run.resume && f.config.given("batch_invariant") && config.batch_invariant &&
       !backend->batch_invariant())
-    fail_usage("--batch-invariant", "expected --dtype bf16 on {}, got {}", backend->describe(),
-               enum_name(config.dtype));
+    fail_usage("--batch-invariant", "expected --dtype bf16 or fp8 on {}, got {}",
+               backend->describe(), enum_name(config.dtype));
   spec.phases->mark("device");
   f.run.apply(spec, *backend, config.dtype);
   const std::unique_ptr<BoardThread> board = f.run.open_board();

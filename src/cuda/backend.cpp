@@ -159,7 +159,6 @@ class CudaBackend final : public Backend {
       return fmt::format(
           "fp8 products need a GPU of compute capability 8.9 (Ada) or later; {} has {}.{}", name_,
           c.major, c.minor);
-    if (spec_.batch_invariant) return "fp8 products are not batch-invariant";
     return {};
   }
   bool multiplies(WeightFormat) const override { return true; }

@@ -35,7 +35,7 @@ struct CudaSpec {
   int card = 0;
   bool graphs = true;  // replay programs as graphs; HEARTH_GRAPH=0 turns it off
   bool tf32 = false;   // f32 products round their inputs to TF32
-  // false: mma.sync attention and no gemm_batch on Hopper too; HEARTH_HOPPER=0
+  // false: the kernels of other cards on Hopper too, for attention and products; HEARTH_HOPPER=0
   bool hopper_kernels = true;
   bool some_rows = true;  // false: cuBLASLt from 17 rows on instead of 65; HEARTH_SOME=0
   // Use our own kernel for every batch of products that it takes; otherwise for those where it was

@@ -1,6 +1,6 @@
-// The loss terms of cross-entropy training (pretraining and SFT): their settings, the function that
-// records them and the functions that read their values. A new term is a field of LossConfig and a
-// line in record_losses; no other code names single terms.
+// The loss terms of cross-entropy training (pretraining and SFT): settings, recording, reading. A
+// new term of the logits is a field of LossConfig and a line in record_losses; logprob_programs.cpp
+// records the terms of further tokens and of routers.
 #pragma once
 
 #include <deque>
