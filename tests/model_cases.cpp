@@ -331,6 +331,11 @@ std::vector<ModelCase> make_cases() {
                 c.moe.experts = 4, c.moe.shared_experts = 1;
                 c.lora = {.rank = 3, .alpha = 4, .targets = {"all-linear", "experts"}};
               }),
+      variant("lora_experts_eight",
+              [](C& c) {
+                c.moe.experts = 4;
+                c.lora = {.rank = 8, .alpha = 16, .targets = {"experts"}};
+              }),
       variant("lora_experts_some",
               [](C& c) {
                 c.moe.experts = 3;

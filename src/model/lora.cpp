@@ -25,10 +25,26 @@ std::string named_path(const LoraModule& m) {
   return of_experts(m) ? without_expert(m.path) : m.path;
 }
 
+// The number of the expert in "experts.3.gate_proj"; empty: the name has none.
+std::string expert_of(const std::string& name) {
+  const size_t dot = name.rfind('.'), before = dot == name.npos ? dot : name.rfind('.', dot - 1);
+  if (before == name.npos || dot == 0 || !name.substr(0, before).ends_with(experts)) return {};
+  const std::string number = name.substr(before + 1, dot - before - 1);
+  const bool digits =
+      !number.empty() && std::ranges::all_of(number, [](char x) { return x >= '0' && x <= '9'; });
+  return digits ? number : std::string();
+}
+
 // The last components of a path that tell the module from others: "q_proj", "experts.gate_proj".
 std::string short_name(const LoraModule& m) {
   const std::string last = m.path.substr(m.path.rfind('.') + 1);
   return of_experts(m) ? fmt::format("{}.{}", experts, last) : last;
+}
+// A target of experts with the number of one of them, as PEFT names modules.
+std::string with_expert(const std::string& target, const LoraModule& m) {
+  const std::string name = target == experts ? short_name(m) : target;
+  const size_t dot = name.rfind('.');
+  return fmt::format("{}.{}{}", name.substr(0, dot), expert_of(m.path), name.substr(dot));
 }
 
 // Like PEFT, a target matches the whole path of a module or its last components. Modules of experts
@@ -114,18 +130,59 @@ std::vector<std::string> lora_target_names(const ModelConfig& c) {
   return out;
 }
 
-std::vector<std::string> lora_targeted_names(const ModelConfig& c) {
+std::vector<std::string> lora_file_targets(const ModelConfig& c) {
+  const std::vector<LoraModule> modules = all_modules(c);
   std::vector<std::string> out;
-  for (const LoraModule& m : all_modules(c))
-    if (std::ranges::any_of(c.lora.targets, [&](const auto& t) { return is_named(t, m); }))
-      add_once(out, short_name(m));
+  for (const std::string& t : c.lora.targets)
+    for (const LoraModule& m : modules)
+      if (is_named(t, m))
+        add_once(out, t == all_linear ? short_name(m) : of_experts(m) ? with_expert(t, m) : t);
   return out;
+}
+
+std::vector<std::string> lora_targets_of_file(const ModelConfig& c, const LoraTargetsInFile& f) {
+  std::vector<std::string> listed;
+  std::map<std::string, std::set<std::string>> numbers;  // of the experts that have a target
+  for (const std::string& t : f.targets) {
+    const std::string number = expert_of(t);
+    const std::string name = number.empty() ? t : without_expert(t);
+    if (!number.empty()) numbers[name].insert(number);
+    add_once(listed, name);
+  }
+  std::vector<std::string> out;
+  for (const std::string& name : listed) {
+    // In PEFT the name of a module that experts have means those of the experts too.
+    if (f.has_experts(name)) add_once(out, fmt::format("{}.{}", experts, name));
+    if (!is_lora_target(c, name)) continue;
+    const auto found = numbers.find(name);
+    if (found != numbers.end() && int64_t(found->second.size()) != c.moe.experts)
+      fail(lora_where, "expected {} of all {} experts among the targets, got those of {}", name,
+           c.moe.experts, found->second.size());
+    add_once(out, name);
+  }
+  return out.empty() ? f.targets : out;
 }
 
 bool is_lora_target(const ModelConfig& c, std::string_view target) {
   return target == all_linear ||
          std::ranges::any_of(all_modules(c), [&](const LoraModule& m) { return names(target, m); });
 }
+
+namespace {
+
+[[noreturn]] void refuse_target(const ModelConfig& c, const std::string& target) {
+  const bool mixture = bool(c.resolve().moe);
+  const std::string of_all = fmt::format("{}.{}", experts, target);
+  std::string hint;
+  if (!mixture && target.find(experts) != target.npos) hint = "; this model has no experts";
+  if (is_lora_target(c, of_all))
+    hint = fmt::format("; {} adapts that matrix of all experts", of_all);
+  fail(lora_where, "expected targets among {}{} or {}, got {}{}",
+       joined_names(lora_target_names(c)), mixture ? ", experts" : "", all_linear,
+       in_quotes(target), hint);
+}
+
+}  // namespace
 
 LoraMatrices lora_matrices(const ModelConfig& c) {
   check_lora(c.lora, lora_where);
@@ -146,10 +203,7 @@ LoraMatrices lora_matrices(const ModelConfig& c) {
     list.push_back(std::move(m));
   }
   for (const std::string& target : c.lora.targets)
-    if (!used.contains(target))
-      fail(lora_where, "expected targets among {}{} or {}, got {}",
-           joined_names(lora_target_names(c)), c.resolve().moe ? ", experts" : "", all_linear,
-           in_quotes(target));
+    if (!used.contains(target)) refuse_target(c, target);
   return out;
 }
 

@@ -5,6 +5,7 @@
 // experts of a layer have one pair, sorted by expert.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -30,8 +31,15 @@ void check_lora(const LoraSpec&, std::string_view where);  // checks the ranges 
 LoraMatrices lora_matrices(const ModelConfig&);
 // The names that config.lora may use for this model, without layer prefixes.
 std::vector<std::string> lora_target_names(const ModelConfig&);
-// The names of the modules that config.lora names, for files.
-std::vector<std::string> lora_targeted_names(const ModelConfig&);
+// The targets of config.lora as PEFT names them: without all-linear, and with the numbers of
+// experts.
+std::vector<std::string> lora_file_targets(const ModelConfig&);
+// The reverse for a list in a file, which may name modules of other models too.
+struct LoraTargetsInFile {
+  std::vector<std::string> targets;
+  std::function<bool(const std::string&)> has_experts;  // whether the file adapts it in experts
+};
+std::vector<std::string> lora_targets_of_file(const ModelConfig&, const LoraTargetsInFile&);
 // Whether a target names any module of this model.
 bool is_lora_target(const ModelConfig&, std::string_view target);
 bool is_adapter(std::string_view param);

@@ -48,23 +48,28 @@ struct NamedShape {
 };
 inline std::vector<NamedShape> shapes() {
   const LoraSpec all{.rank = 3, .alpha = 5};
-  return {{"gpt2", with_lora(gpt2_shape(), all)},
-          {"gpt2_some", with_lora(gpt2_shape(), {.rank = 2, .alpha = 4, .targets = {"c_attn"}})},
-          {"llama", with_lora(tiny_config(), all)},
-          {"llama_some",
-           with_lora(tiny_config(),
-                     {.rank = 4, .alpha = 2, .rslora = true, .targets = {"q_proj", "v_proj"}})},
-          {"qwen3", with_lora(qwen3_shape(), all)},
-          {"interleaved", with_lora(interleaved_shape(), all)},
-          {"gpt_neox", with_lora(neox_shape(), all)},
-          {"phi3", with_lora(phi3_shape(), all)},
-          {"hearth", with_lora(tiny_configs()[3], all)},
-          {"qwen3_moe", with_lora(with_experts(qwen3_shape(), 4, 0),
-                                  {.rank = 3, .alpha = 5, .targets = {"all-linear", "experts"}})},
-          {"mixtral_some", with_lora(with_experts(tiny_config(), 3, 0),
-                                     {.rank = 2, .alpha = 1, .targets = {"experts.w3"}})},
-          {"hearth_experts", with_lora(with_experts(tiny_configs()[3], 3, 1),
-                                       {.rank = 2, .alpha = 5, .targets = {"qkv", "experts"}})}};
+  return {
+      {"gpt2", with_lora(gpt2_shape(), all)},
+      {"gpt2_some", with_lora(gpt2_shape(), {.rank = 2, .alpha = 4, .targets = {"c_attn"}})},
+      {"llama", with_lora(tiny_config(), all)},
+      {"llama_some",
+       with_lora(tiny_config(),
+                 {.rank = 4, .alpha = 2, .rslora = true, .targets = {"q_proj", "v_proj"}})},
+      {"qwen3", with_lora(qwen3_shape(), all)},
+      {"interleaved", with_lora(interleaved_shape(), all)},
+      {"gpt_neox", with_lora(neox_shape(), all)},
+      {"phi3", with_lora(phi3_shape(), all)},
+      {"hearth", with_lora(tiny_configs()[3], all)},
+      {"qwen3_moe", with_lora(with_experts(qwen3_shape(), 4, 0),
+                              {.rank = 3, .alpha = 5, .targets = {"all-linear", "experts"}})},
+      {"qwen3_moe_layer",
+       with_lora(
+           with_experts(qwen3_shape(), 4, 0),
+           {.rank = 2, .alpha = 3, .targets = {"all-linear", "layers.1.mlp.experts.gate_proj"}})},
+      {"mixtral_some", with_lora(with_experts(tiny_config(), 3, 0),
+                                 {.rank = 2, .alpha = 1, .targets = {"experts.w3"}})},
+      {"hearth_experts", with_lora(with_experts(tiny_configs()[3], 3, 1),
+                                   {.rank = 2, .alpha = 5, .targets = {"qkv", "experts"}})}};
 }
 
 // A model whose adapters have an effect.

@@ -70,6 +70,53 @@ TEST(LoraFiles, NamesShapesAndKeys) {
   EXPECT_EQ(g.at("target_modules"), json({"c_attn", "c_proj", "c_fc"}));
 }
 
+// PEFT gives adapters to modules whose path ends in a target, and a module there is of one expert.
+TEST(LoraFiles, ExpertsAreNamedAsInPeft) {
+  ModelConfig c;
+  for (const NamedShape& s : shapes())
+    if (s.name == std::string_view("qwen3_moe")) c = s.config;
+  Folders f(c);
+  const fs::path file = f.dir / "adapter/adapter_config.json";
+  json j = read_json(file);
+  const std::vector<std::string> written = j.at("target_modules");
+  const Safetensors tensors(f.dir / "adapter/adapter_model.safetensors");
+  for (const auto& [name, tensor] : tensors.tensors()) {
+    const std::string module = name.substr(0, name.find(".lora_"));
+    EXPECT_TRUE(std::ranges::any_of(written, [&](const std::string& t) {
+      return module.ends_with("." + t);
+    })) << module;
+  }
+  const auto opened = [&](const json& targets) {
+    j["target_modules"] = targets;
+    write_file_atomic(file, j.dump());
+    return AdapterSource::open(f.dir / "adapter", base_of(c));
+  };
+  // A name without a number means the modules of experts too, as PEFT writes it.
+  const json short_names{"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                         "gate_proj", "up_proj", "down_proj"};
+  TinyModel other(*f.backend, c, 1);
+  opened(short_names).load(other.params);
+  for (const ParamSpec& p : f.m.params.specs())
+    if (is_adapter(p.name)) {
+      EXPECT_EQ(f.m.params.values(Part::weight, p.name), other.params.values(Part::weight, p.name))
+          << p.name;
+    }
+  json some = written;
+  some.erase(std::ranges::find(some, "experts.2.up_proj"));
+  expect_error(error_of([&] { opened(some); }),
+               "expected experts.up_proj of all 4 experts among the targets, got those of 3");
+}
+
+TEST(LoraFiles, ATargetThatNamesNothingSaysTheOnesOfExperts) {
+  ModelConfig mixture = with_experts(qwen3_shape(), 4, 0), dense = qwen3_shape();
+  mixture.lora = dense.lora = {.rank = 2, .alpha = 2, .targets = {"gate_proj"}};
+  expect_error(error_of([&] { lora_matrices(mixture); }),
+               "got \"gate_proj\"; experts.gate_proj adapts that matrix of all experts");
+  dense.lora.targets = {"experts"};
+  expect_error(error_of([&] { lora_matrices(dense); }),
+               "got \"experts\"; this model has no experts");
+}
+
 // W + scale B A of the files' own tensors is what the merged folder holds, whatever the order of
 // rows and columns in there.
 TEST(LoraFiles, MergeIsPeftsFormulaOnTheFiles) {

@@ -80,16 +80,15 @@ std::vector<TensorToWrite> adapter_tensors(const ModelConfig& c, ParamStore& sto
   const Part part = store.made(Part::master) ? Part::master : Part::weight;
   for (const auto& [matrix, modules] : lora_matrices(c))
     for (const LoraModule& m : modules) {
-      const FileTensor a{.name = {}, .shape = {c.lora.rank, m.in}, .param = {}, .row = m.a_row};
       // Clang 14 captures a structured binding only if it is named.
-      const auto add = [&, &matrix = matrix](const char* which, const FileTensor& t) {
+      const auto add = [&, &matrix = matrix](const char* which, FileTensor t) {
+        t.param = matrix + "." + which;
         out.push_back(
-            {tensor_name(m, which), dtype, t.shape,
-             [t, &store, dtype, part, param = matrix + "." + which](const ByteSink& sink) {
-               sink(from_floats(from_rows(t, store.values(part, param)), dtype));
+            {tensor_name(m, which), dtype, t.shape, [t, &store, dtype, part](const ByteSink& sink) {
+               stream_rows(sink, t, store, part, dtype);
              }});
       };
-      add("lora_A", a);
+      add("lora_A", {.name = {}, .shape = {c.lora.rank, m.in}, .param = {}, .row = m.a_row});
       add("lora_B", m.b);
     }
   return out;
@@ -108,12 +107,6 @@ AdapterSource AdapterSource::open(const fs::path& path, const ModelConfig& base)
   AdapterSource s;
   s.config_ = read_config(dir);
   s.model_ = base.resolve();
-  // The list may name modules of other models; modules of this model have tensors.
-  std::vector<std::string>& targets = s.config_.lora.targets;
-  const std::vector<std::string> listed = targets;
-  std::erase_if(targets, [&](const std::string& t) { return !is_lora_target(s.model_, t); });
-  if (targets.empty()) targets = listed;
-  s.model_.lora = s.config_.lora;
   const fs::path index = dir / weights_index;
   const fs::path file = fs::exists(index) ? index : dir / weights_file;
   if (!fs::exists(file))
@@ -122,6 +115,16 @@ AdapterSource AdapterSource::open(const fs::path& path, const ModelConfig& base)
                                                : "none");
   s.path_ = dir;
   s.file_ = std::make_shared<const Safetensors>(file);
+  const auto has_experts = [&](const std::string& module) {
+    const std::string end = fmt::format(".{}.lora_A.weight", module);
+    return module.find("experts") == module.npos &&
+           std::ranges::any_of(s.file_->tensors(), [&](const auto& tensor) {
+             return tensor.first.find(".experts.") != std::string::npos &&
+                    tensor.first.ends_with(end);
+           });
+  };
+  s.config_.lora.targets = lora_targets_of_file(s.model_, {s.config_.lora.targets, has_experts});
+  s.model_.lora = s.config_.lora;
   check_tensors(*s.file_, file.string(), lora_matrices(s.model_), s.model_.lora.rank);
   return s;
 }
@@ -145,8 +148,7 @@ std::vector<FileDigest> write_adapter(const fs::path& dir, const ModelConfig& co
                                       ParamStore& store, const std::string& base, DType dtype) {
   const ModelConfig c = config.resolve();
   AdapterConfig written{c.lora, base};
-  if (std::ranges::find(c.lora.targets, "all-linear") != c.lora.targets.end())
-    written.lora.targets = lora_targeted_names(c);
+  written.lora.targets = lora_file_targets(c);
   write_file_atomic(dir / config_file, adapter_config_json(written, hf_type(c) == HfType::gpt2));
   return {write_safetensors(dir, weights_file, adapter_tensors(c, store, dtype)),
           digest_file(dir, config_file)};

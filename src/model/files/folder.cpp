@@ -269,22 +269,6 @@ fs::path find_base(const fs::path& adapter) {
 
 namespace {
 
-// The rows of a parameter that one file tensor holds, converted to `dtype`.
-void stream_rows(const ByteSink& sink, const FileTensor& t, ParamStore& store, Part part,
-                 DType dtype) {
-  const Tensor param = store.get(part, t.param);
-  const int64_t n = t.numel(), first = t.row * (n / t.shape[0]);
-  if (t.same_layout()) return stream_elements(sink, store.backend(), param, first, n, dtype);
-  std::vector<std::byte> bytes;
-  bytes.reserve(size_t(n) * sizeof(float));
-  stream_elements([&](Bytes b) { bytes.insert(bytes.end(), b.begin(), b.end()); }, store.backend(),
-                  param, first, n, DType::f32);
-  FileTensor rows = t;
-  rows.row = 0;
-  const std::span values(reinterpret_cast<const float*>(bytes.data()), size_t(n));
-  sink(from_rows(rows, values, dtype));
-}
-
 // The type of a tensor in a file of `dtype`.
 DType type_in_file(const FileTensor& t, ParamStore& store, Part part, DType dtype) {
   if (t.param.empty()) return dtype;

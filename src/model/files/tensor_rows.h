@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/params.h"
 #include "formats/safetensors.h"
 #include "formats/stored_tensor.h"
 #include "model/files/hf_names.h"
@@ -25,5 +26,8 @@ std::vector<float> to_rows(const FileTensor&, const StoredTensor&);
 // The reverse, from all values of the parameter.
 std::vector<float> from_rows(const FileTensor&, std::span<const float> param);
 std::vector<std::byte> from_rows(const FileTensor&, std::span<const float> param, DType);
+
+// The rows of a parameter that one file tensor holds, converted to `dtype`.
+void stream_rows(const ByteSink&, const FileTensor&, ParamStore&, Part, DType);
 
 }  // namespace hearth::inline model
