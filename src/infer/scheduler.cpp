@@ -38,6 +38,7 @@ std::span<Sequence* const> Scheduler::plan() {
     active_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     if (feed(active_.size() - 1, active_.back()->due())) continue;
+    stats_.reused_tokens -= active_.back()->pages.cached;  // they are counted at the next attempt
     pool_.release(active_.back()->pages);
     waiting_.push_front(std::move(active_.back()));
     active_.pop_back();

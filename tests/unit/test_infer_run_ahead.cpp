@@ -33,7 +33,7 @@ std::vector<Wish> wishes(int count, uint64_t seed, float temperature) {
     r.prompt[0] = int32_t(below(11));
     if (below(3) == 0) r.sampling.stop_ids = {int32_t(below(11)), int32_t(11 + below(11))};
     if (below(3) == 0) r.sampling.logprobs = 0;
-    if (below(4) == 0) r.n = 2;  // drawn by the host at first
+    if (below(4) == 0) r.n = 2;
     // How far the second sample is when the first one is cancelled is a matter of scheduling.
     const bool cancelled = below(5) == 0 && r.n == 1;
     all.push_back({std::move(r), cancelled ? 1 + below(8) : -1});
@@ -85,13 +85,26 @@ TEST(RunAhead, MakesTheSameTokens) {
     }
 }
 
+// A prompt whose samples do not fit beside the running ones waits, and finds its tokens in the
+// cache at every step.
+TEST(RunAhead, APromptThatWaitsIsCountedOnce) {
+  DrawingBackend drawing;
+  TinyModel m(drawing, cached_configs()[0]);
+  Engine e = m.engine({.max_batch = 4, .step_tokens = 4});
+  Request first{.prompt = tiny_prompt(65)}, running{.prompt = tiny_prompt(3)};
+  first.sampling.max_tokens = 1, running.sampling.max_tokens = 20;
+  run_all(e, {{first}});
+  EXPECT_EQ(e.stats().reused_tokens, 0);
+  first.n = 2;
+  run_all(e, {{running}, {running}, {running}, {first}});
+  EXPECT_EQ(e.stats().reused_tokens, 64);
+}
+
 // Whoever speculates plans every step with the tokens at hand: the draws must be the same.
 TEST(RunAhead, DrawsByTheBitsOfEachPlace) {
   for (const ModelConfig& c : cached_configs()) {
     if (c.logit_softcap > 0) continue;
-    std::vector<Wish> all = wishes(24, 9, 1.4f);
-    for (Wish& w : all)  // of a single token the host draws several, otherwise than this device
-      if (w.request.prompt.size() == 1) w.request.n = 1;
+    const std::vector<Wish> all = wishes(24, 9, 1.4f);
     DrawingBackend drawing;
     TinyModel m(drawing, c);
     Engine ahead = m.engine({.max_batch = 5, .step_tokens = 16});
