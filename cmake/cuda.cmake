@@ -66,7 +66,8 @@ if(HEARTH_CUDA_QUICK)
   check_compiler_flag(CUDA --Ofast-compile=max hearth_nvcc_compiles_quickly)
   if(hearth_nvcc_compiles_quickly)
     set(quick_options --Ofast-compile=max)
-    target_compile_definitions(hearth_lib PRIVATE HEARTH_CUDA_QUICK)
+    set_source_files_properties(src/cuda/backend.cpp PROPERTIES
+      COMPILE_DEFINITIONS HEARTH_CUDA_QUICK SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endif()
 
