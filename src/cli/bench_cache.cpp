@@ -13,6 +13,7 @@
 #include "ops/mla.h"
 #include "ops/record.h"
 #include "sys/error.h"
+#include "sys/terminal.h"
 
 namespace hearth::inline cli {
 namespace {
@@ -116,10 +117,8 @@ void bench_cache_case(const BenchCacheFlags& f, const CacheCase& c, Backend& bac
   const std::string shape =
       fmt::format("{} {} context {} batch {}", c.preset, to_string(c.dtype), c.context, c.batch);
   if (c.cache_bytes() > backend.free_bytes() * 9 / 10) {
-    if (!f.common.json)
-      fmt::print("{:<44} needs a cache of {:.1f} GiB, more than is free\n", shape,
-                 double(c.cache_bytes()) / double(1 << 30));
-    return;
+    return say("hearth: left out {}: it needs a cache of {:.1f} GiB, more than is free\n", shape,
+               double(c.cache_bytes()) / double(1 << 30));
   }
   const int64_t layers = std::clamp<int64_t>(room / c.cache_bytes(), 1, most_layers);
   const double seconds = time_cache(c, backend, f.steps, layers);

@@ -174,9 +174,9 @@ class Chat {
   // The conversation as tokens. Drops the oldest turns until the conversation and an answer fit. A
   // message that does not fit alone is an error and changes nothing.
   std::vector<int32_t> prompt() {
-    const int64_t wanted = std::max<int64_t>(flags_.sampling.max_tokens, 1);
-    const int64_t room =
-        std::max<int64_t>(model_.context() - std::min(wanted, model_.context() / 2), 1);
+    const int64_t asked = flags_.sampling.max_tokens, context = model_.context();
+    const int64_t wanted = asked < 0 ? context : std::max<int64_t>(asked, 1);
+    const int64_t room = std::max<int64_t>(context - std::min(wanted, context / 2), 1);
     for (size_t left_out = left_out_;; left_out += 2) {  // a question and its answer
       const ordered_json some = shown(left_out);
       std::vector<int32_t> ids = model_.chat().encode(some);

@@ -34,8 +34,8 @@ void list_sets(const std::vector<CatalogueSet>& sets, bool json) {
     }
     const auto known = std::count_if(s.files.begin(), s.files.end(),
                                      [](const CatalogueFile& f) { return !f.sha256.empty(); });
-    fmt::print("{:<22}{}; {}; {} files, {} with a known sha256\n", s.name, s.about, s.licence,
-               s.files.size(), known);
+    fmt::print("{:<22}{}; {}; {} file{}, {} with a known sha256\n", s.name, s.about, s.licence,
+               s.files.size(), s.files.size() == 1 ? "" : "s", known);
   }
 }
 

@@ -110,6 +110,8 @@ TensorToWrite written(std::string name, std::span<const int32_t> ids, Shape s) {
 // Writes one step's tokens, weights, loss and gradients to a file that other programs can check.
 void run_gradients(const GradientFlags& g) {
   const DoctorFlags& f = g.at;
+  if (f.presets.size() != 1)
+    fail_usage("--preset", "expected one preset, got {}", f.presets.size());
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, f.presets.at(0), *backend);
   ParamStore store(*backend, decoder_params(s.model), s.dtype);
@@ -144,6 +146,11 @@ void run_gradients(const GradientFlags& g) {
 }
 
 void run_all(const Common& common) {
+  if (common.device != "auto")
+    fail_usage("--device",
+               "doctor compares all backends of this machine; hearth doctor lockstep --device {} "
+               "compares one",
+               common.device);
   bool agreed = true;
   const auto try_one = [&](Backend& tried, Backend& trusted, const char* dtype) {
     DoctorFlags f;

@@ -122,6 +122,16 @@ TEST(Chat, ATooLongMessageSaysTheLimitAndFailsAPipe) {
   EXPECT_EQ(json::parse(read_file(file))["messages"].size(), 2u);  // those before it stay
 }
 
+// An answer without a limit has half of the context too.
+TEST(Chat, AnEndlessAnswerKeepsItsRoom) {
+  const Folder folder;
+  ChatRun chat(folder, {"--json", "--seed", "3", "--context", "64", "--max-tokens", "-1"});
+  chat.type(std::string(50, 'x') + "\n");
+  EXPECT_EQ(chat.end(), 1) << chat.err();
+  EXPECT_NE(chat.err().find("expected a message of at most 32 tokens, got "), std::string::npos)
+      << chat.err();
+}
+
 // An error of the engine fails one message; the conversation goes on and can be saved.
 TEST(Chat, AnErrorWhileAnsweringKeepsTheConversation) {
   const Folder folder;

@@ -36,6 +36,15 @@ TEST(Device, LockstepNeverComparesTheCpuWithItself) {
                "[--against] this step runs on the CPU, which would be compared with itself");
 }
 
+TEST(Device, DoctorRefusesWhatItWouldIgnore) {
+  const Folder folder;
+  expect_error(run(folder, {"doctor", "--device", "cpu"}), 2,
+               "[--device] doctor compares all backends of this machine; hearth doctor lockstep "
+               "--device cpu compares one");
+  expect_error(run(folder, {"doctor", "gradients", "--preset", "tiny", "gpt2", "--out", "g"}), 2,
+               "[--preset] expected one preset, got 2");
+}
+
 // Of every command that runs a model, in the same words.
 TEST(Device, HalvesNeedACard) {
   const Folder folder;
