@@ -147,6 +147,11 @@ void Scorer::score_batch(std::span<const size_t> which, std::span<const ScoreIte
   for (const size_t i : which) {
     Score& s = scores[i];
     for (int64_t k = items[i].first; k < int64_t(items[i].tokens.size()); ++k, ++row) {
+      if (!std::isfinite(nll_[row]))
+        fail("eval",
+             "expected finite logits, got {}: the weights may be damaged, or their training "
+             "diverged",
+             std::fabs(nll_[row]));
       s.logprob -= double(nll_[row]);
       s.squares += double(nll_[row]) * double(nll_[row]);
       ++s.tokens;

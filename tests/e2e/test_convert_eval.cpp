@@ -1,5 +1,8 @@
 // convert and eval as a user calls them.
+#include <cstring>
+
 #include "e2e/command.h"
+#include "served_folder.h"
 
 namespace hearth {
 namespace {
@@ -146,6 +149,22 @@ TEST(ConvertEval, WrongCalls) {
   expect_error(
       run(folder, {"eval", "--model", model, "--task", "lambada", "--data", folder / "gone"}), 1,
       "gone");
+}
+
+// As a run that diverged may leave them.
+TEST(ConvertEval, WeightsThatAreNotFiniteAreAnError) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  write_file_atomic(folder / "text.txt", std::string_view("a text to score\n"));
+  const fs::path file = folder / "model/model.safetensors";
+  std::string bytes = read_file(file);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  std::fill(bytes.begin() + int64_t(8 + header), bytes.end(), '\xff');  // NaN in every dtype
+  write_file_atomic(file, bytes);
+  expect_error(run(folder, {"eval", "--model", folder / "model", "--task", "perplexity", "--data",
+                            folder / "text.txt", "--dtype", "fp32", "--threads", "1"}),
+               1, "[eval] expected finite logits, got ");
 }
 
 }  // namespace
