@@ -35,6 +35,8 @@ void run_method(const ExampleFlags<Config>& f, Method<Config> method) {
   f.run.apply(spec, *backend, config.dtype);
   const std::unique_ptr<BoardThread> board = f.run.open_board();
   const RunResult r = method(config, spec, *backend);
+  expect_finite(r);
+  f.run.explain_ending(r, reached_loss(r, config.target_loss));
   put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));
   expect_not_signalled(r.reason);
   show_curve(spec.run);

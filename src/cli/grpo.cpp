@@ -39,7 +39,8 @@ nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
 
 std::string grpo_line(const GrpoResult& r) {
   std::string text =
-      fmt::format("{} steps, {} updates, {} completions", r.steps, r.updates, r.completions);
+      fmt::format("{}, {}, {}", counted(r.steps, "step"), counted(r.updates, "update"),
+                  counted(r.completions, "completion"));
   if (r.reward)
     text += fmt::format(", reward {:.4f}", *r.reward);
   else if (r.unrewarded == r.completions)
@@ -72,6 +73,9 @@ void run_grpo(const GrpoFlags& f) {
   f.run.apply(spec, *backend, config.dtype);
   const std::unique_ptr<BoardThread> board = f.run.open_board();
   const GrpoResult r = grpo(config, spec, *backend);
+  expect_finite(r);
+  f.run.explain_ending(r, fmt::format("exact {:.4f} reached --target-exact {}", r.exact.value_or(0),
+                                      config.target_exact));
   put_result(f.common.json ? json_line(grpo_json(r, *backend)) : grpo_line(r));
   expect_not_signalled(r.reason);
   show_curve(spec.run);

@@ -145,8 +145,7 @@ void run(const PretrainFlags& f) {
   spec.train.check();
   if (spec.train.data.empty()) fail_usage("pretrain", "pretrain needs token files: pass --data");
   spec.model = model_of(f, spec.train);
-  spec.run = f.run.run, spec.resume = f.run.resume;
-  spec.stop_after_step = f.run.stop_after_step;
+  f.run.place(spec);
   check_tokenizer(spec, f);
   if (!spec.resume) spec.train.losses.expect_effect(spec.model);
   const TrainDType d = spec.train.dtype;
@@ -156,6 +155,8 @@ void run(const PretrainFlags& f) {
   spec.phases->mark("device");
   const std::unique_ptr<BoardThread> board = f.run.open_board();
   const RunResult r = run_pretrain(spec, *backend);
+  expect_finite(r);
+  f.run.explain_ending(r, reached_loss(r, spec.train.target_loss));
   put_result(f.common.json ? json_line(result_json(r, *backend)) : result_line(r));
   expect_not_signalled(r.reason);
   show_curve(spec.run);

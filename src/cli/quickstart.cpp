@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/data_tokenizer.h"
 #include "cli/pretrain.h"
+#include "cli/run_flags.h"
 #include "cli/signals.h"
 #include "data/prepare.h"
 #include "formats/fields.h"
@@ -201,12 +202,13 @@ void run(const QuickstartFlags& f) {
   const RunResult r = run_pretrain(spec, *backend);
 
   expect_not_signalled(r.reason);
+  expect_finite(r);
   const double over = 100 * (r.val_loss.value_or(0) / floor.nats_per_token - 1);
   std::string text = samples_of(r.checkpoint, *backend);
   text += fmt::format(
-      "\nvalidation loss {:.4f} nats per token, {:.1f}% above the corpus's entropy of {:.4f}; {} "
-      "steps, {} tokens, {}{:.0f} s\n",
-      r.val_loss.value_or(0), over, floor.nats_per_token, r.steps, r.tokens,
+      "\nvalidation loss {:.4f} nats per token, {:.1f}% above the corpus's entropy of {:.4f}; {}, "
+      "{} tokens, {}{:.0f} s\n",
+      r.val_loss.value_or(0), over, floor.nats_per_token, counted(r.steps, "step"), r.tokens,
       r.tokens_per_s ? fmt::format("{:.0f} tokens/s, ", *r.tokens_per_s) : "", r.train_seconds);
   text += fmt::format(
       "\nwhat to try next:\n"

@@ -12,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/signals.h"
 #include "diag/peak_flops.h"
+#include "sys/error.h"
 #include "sys/progress.h"
 #include "sys/terminal.h"
 
@@ -21,7 +22,9 @@ void RunFlags::add(CLI::App& app) {
   app.add_option("--run", run, "run folder")->required();
   app.add_flag("--resume", resume,
                "continue the run in the folder bit for bit; --steps or --epochs may be larger");
-  app.add_option("--stop-after-step", stop_after_step, "save and exit after this step");
+  app.add_option("--stop-after-step", stop_after_step,
+                 "save and exit after this step; 0: before the first")
+      ->check(at_least(0));
   app.add_option("--board", board,
                  "port on 127.0.0.1 for a dashboard of the run while it trains; 0: any free port")
       ->check(between(0, 65535));
@@ -62,9 +65,22 @@ void show_curve(const std::filesystem::path& run) {
   }
 }
 
+void RunFlags::place(RunSpec& spec) const {
+  spec.run = run, spec.resume = resume;
+  if (stop_after_step >= 0) spec.stop_after_step = stop_after_step;
+}
+
 void RunFlags::apply(RunSpec& spec, Backend& backend, TrainDType dtype) const {
-  spec.run = run, spec.resume = resume, spec.stop_after_step = stop_after_step;
+  place(spec);
   watch(spec, backend, dtype);
+}
+
+void RunFlags::explain_ending(const RunResult& r, const std::string& target) const {
+  const bool idle = resume && !r.tokens_per_s;  // this process continued a run and made no step
+  if (r.reason == Ending::target && !idle) say("hearth: stopped at step {}: {}\n", r.steps, target);
+  if (r.reason == Ending::stopped && idle && stop_after_step >= 0 && r.steps >= stop_after_step)
+    say("hearth: {} is at step {}, and --stop-after-step is {}: no step was made\n", run, r.steps,
+        stop_after_step);
 }
 
 void watch(RunSpec& spec, Backend& backend, TrainDType dtype) {
@@ -72,6 +88,14 @@ void watch(RunSpec& spec, Backend& backend, TrainDType dtype) {
   spec.warn = [](const std::string& line) { say_problem(line); };
   spec.peak_flops = measure_peak(backend, storage_dtype(dtype));
   spec.phases->mark("measure_peak");
+}
+
+void expect_finite(const RunResult& r) {
+  if (r.reason != Ending::steps || !r.diverged) return;
+  fail("train",
+       "the run diverged: at its end the loss or the gradient is not finite; start a new run with "
+       "a lower --lr or a longer --warmup, and keep --clip above 0; the last checkpoint is {}",
+       r.checkpoint.empty() ? "none" : r.checkpoint.string());
 }
 
 nlohmann::ordered_json result_json(const RunResult& r, const Backend& backend) {
@@ -90,8 +114,17 @@ nlohmann::ordered_json result_json(const RunResult& r, const Backend& backend) {
           {"device", backend.describe()}};
 }
 
+std::string reached_loss(const RunResult& r, double target_loss) {
+  return fmt::format("validation loss {:.4f} reached --target-loss {}", r.val_loss.value_or(0),
+                     target_loss);
+}
+
+std::string counted(int64_t n, const std::string& thing) {
+  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
+}
+
 std::string result_line(const RunResult& r) {
-  std::string text = fmt::format("{} steps, {} tokens", r.steps, r.tokens);
+  std::string text = fmt::format("{}, {}", counted(r.steps, "step"), counted(r.tokens, "token"));
   if (r.train_loss) text += fmt::format(", loss {:.4f}", *r.train_loss);
   if (r.val_loss) text += fmt::format(", validation {:.4f}", *r.val_loss);
   if (r.val_loss && r.val_step.value_or(r.steps) != r.steps)

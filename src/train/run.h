@@ -23,12 +23,12 @@ namespace hearth::inline train {
 // How a command starts a run. These options are not part of the settings that the run saves.
 struct RunSpec {
   std::filesystem::path run;
-  bool resume = false;                     // continue the run in the folder, if there is one
-  bool quiet = false;                      // nothing on stderr
-  int64_t stop_after_step = 0;             // save and exit after this step; 0: off
-  double peak_flops = 0;                   // of this machine, for MFU; 0: unknown
-  const std::atomic<int>* stop = nullptr;  // set by a signal handler
-  std::vector<std::string> notes = {};     // passed to `warn` when the run is new
+  bool resume = false;                          // continue the run in the folder, if there is one
+  bool quiet = false;                           // nothing on stderr
+  std::optional<int64_t> stop_after_step = {};  // save and exit after this step
+  double peak_flops = 0;                        // of this machine, for MFU; 0: unknown
+  const std::atomic<int>* stop = nullptr;       // set by a signal handler
+  std::vector<std::string> notes = {};          // passed to `warn` when the run is new
   std::function<void(const std::string&)> warn = {};  // called for a damaged checkpoint, a fallback
   // How the command spent its time before the run; the run continues the count.
   std::shared_ptr<Phases> phases = std::make_shared<Phases>();
@@ -47,6 +47,7 @@ struct RunResult {
   std::optional<double> tokens_per_s;  // nothing: this process made no step
   double train_seconds = 0;
   int64_t skipped = 0, reloads = 0;
+  bool diverged = false;  // the last gradient, loss or evaluation is not finite
   Ending reason = Ending::steps;
   std::filesystem::path checkpoint;
   nlohmann::ordered_json seconds;  // wall time by phase

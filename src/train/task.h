@@ -7,7 +7,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 

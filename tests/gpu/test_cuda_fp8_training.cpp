@@ -242,7 +242,7 @@ TEST_F(CudaFp8Run, RepeatsAndResumesToTheByteWithAndWithoutGraphs) {
   PretrainSpec part = spec("parts", TrainDType::fp8);
   part.stop_after_step = 33;  // scales come from the previous step there
   EXPECT_EQ(pretrain(part, card()).reason, Ending::stopped);
-  part.stop_after_step = 0, part.resume = true;
+  part.stop_after_step.reset(), part.resume = true;
   pretrain(part, card());
   EXPECT_EQ(difference_of_runs(trace("whole"), trace("parts")), "");
 }

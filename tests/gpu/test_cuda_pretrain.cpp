@@ -57,7 +57,7 @@ TEST_F(CudaPretrain, ResumesToTheByte) {
     PretrainSpec part = spec("parts" + name, dtype);
     part.stop_after_step = 17;
     EXPECT_EQ(pretrain(part, card()).reason, Ending::stopped);
-    part.stop_after_step = 0, part.resume = true;
+    part.stop_after_step.reset(), part.resume = true;
     pretrain(part, card(true, false));  // and without graphs
     EXPECT_EQ(
         difference_of_runs(trace(folder / ("whole" + name)), trace(folder / ("parts" + name))), "")
@@ -78,7 +78,7 @@ TEST_F(CudaPretrain, ResumesMuonToTheByte) {
     PretrainSpec part = with_muon("muon-parts");
     part.stop_after_step = 17;
     EXPECT_EQ(pretrain(part, card()).reason, Ending::stopped);
-    part.stop_after_step = 0, part.resume = true;
+    part.stop_after_step.reset(), part.resume = true;
     pretrain(part, card(true, false));  // and without graphs
     EXPECT_EQ(
         difference_of_runs(trace(folder / ("muon" + name)), trace(folder / ("muon-parts" + name))),

@@ -442,7 +442,7 @@ TEST_F(Fp8Run, ResumesToTheByte) {
   PretrainSpec part = spec("parts", TrainDType::fp8);
   part.stop_after_step = 33;  // scales come from the previous step there
   EXPECT_EQ(pretrain(part, *cpu).reason, Ending::stopped);
-  part.stop_after_step = 0, part.resume = true;
+  part.stop_after_step.reset(), part.resume = true;
   pretrain(part, *cpu);
   EXPECT_EQ(difference_of_runs(trace("whole"), trace("parts")), "");
 }

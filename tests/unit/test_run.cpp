@@ -256,6 +256,26 @@ TEST_F(RunTest, AnEvaluationWithoutANumberIsNotTheResult) {
       [](ChosenLosses& t) { t.evaluation = [](int64_t step) { return step == 20 ? NAN : 2.5; }; });
   EXPECT_EQ(*r.val_loss, 2.5);
   EXPECT_EQ(*r.val_step, 16);
+  EXPECT_TRUE(r.diverged);
+}
+
+// The steps at the end decide: bad ones before them were skipped, and a spike has a finite loss.
+TEST_F(RunTest, KnowsWhetherItDiverged) {
+  const auto with = [&](const char* name, int64_t total,
+                        const std::function<double(int64_t)>& loss) {
+    spec.run = dir / name;
+    return go([&](ChosenLosses& t) { t.total = total, t.loss = loss; });
+  };
+  EXPECT_FALSE(with("good", 20, [](int64_t) { return 1.0; }).diverged);
+  EXPECT_FALSE(with("recovered", 20, [](int64_t s) { return s == 17 ? NAN : 1.0; }).diverged);
+  const RunResult bad = with("bad", 20, [](int64_t s) { return s >= 18 ? NAN : 1.0; });
+  EXPECT_EQ(bad.reason, Ending::steps);
+  EXPECT_TRUE(bad.diverged);
+  config.spike_z = 6;
+  const RunResult spike =
+      with("spike", 140, [](int64_t s) { return s == 139 ? 50.0 : 2 + 0.1 * std::sin(double(s)); });
+  EXPECT_EQ(spike.skipped, 1);
+  EXPECT_FALSE(spike.diverged);
 }
 
 // fp16: every update of a step uses the scale that the one before left.
@@ -360,12 +380,20 @@ TEST_F(RunTest, MakesNoStepPastTheOneItStopsAfter) {
     EXPECT_EQ(r.reason, Ending::stopped);
     EXPECT_TRUE(data_steps.empty());
   }
-  spec.stop_after_step = 0;
+  spec.stop_after_step.reset();
   EXPECT_EQ(go().steps, 20);
   EXPECT_EQ(data_steps.front(), 6);
   // A finished run has ended by its steps, whatever it is told to stop after.
   spec.stop_after_step = 3;
   EXPECT_EQ(go().reason, Ending::steps);
+}
+
+TEST_F(RunTest, StoppedAfterStepZeroItMakesNone) {
+  spec.stop_after_step = 0;
+  const RunResult r = go();
+  EXPECT_EQ(r.reason, Ending::stopped);
+  EXPECT_TRUE(data_steps.empty());
+  EXPECT_EQ(linked_step(spec.run, "latest"), 0);
 }
 
 // A signal that comes before the first step: the checkpoint is that of a run that made none.

@@ -131,7 +131,7 @@ TEST_F(TrainerTest, ResumesFromACheckpointOfABadStep) {
   spec.stop_after_step = 20;
   Poisoned backend;
   EXPECT_EQ(pretrain(spec, backend).reason, Ending::stopped);
-  spec.stop_after_step = 0, spec.resume = true;
+  spec.stop_after_step.reset(), spec.resume = true;
   const RunResult r = pretrain(spec, backend);
   EXPECT_EQ(r.steps, 40);
   EXPECT_EQ(r.skipped, 2);
@@ -154,7 +154,7 @@ TEST_F(TrainerTest, ResumedInARowOfBadStepsItGoesBackAsIfUnbroken) {
   EXPECT_EQ(pretrain(spec, backend).reason, Ending::stopped);
   EXPECT_TRUE(has_checkpoint("step-00000010"));
   EXPECT_TRUE(has_checkpoint("step-00000020"));
-  spec.stop_after_step = 0, spec.resume = true;
+  spec.stop_after_step.reset(), spec.resume = true;
   std::string said;
   spec.warn = [&](const std::string& line) { said += line; };
   const RunResult r = pretrain(spec, backend);
@@ -190,7 +190,7 @@ TEST_F(TrainerTest, HavingGoneBackItForgetsTheCheckpointsOfTheOtherWay) {
   spec.stop_after_step = 20;
   EXPECT_EQ(pretrain(spec, backend).steps, 20);
   std::atomic<int> stop = 0;
-  spec.stop_after_step = 0, spec.resume = true, spec.stop = &stop;
+  spec.stop_after_step.reset(), spec.resume = true, spec.stop = &stop;
   spec.warn = [&](const std::string& line) {
     if (line.find("going back") != line.npos) stop = 1;
   };
@@ -210,7 +210,7 @@ TEST_F(TrainerTest, AStopCheckpointWithNothingToGoBackToSaysSo) {
   Poisoned backend;
   spec.stop_after_step = 5;
   EXPECT_EQ(pretrain(spec, backend).steps, 5);
-  spec.stop_after_step = 0, spec.resume = true;
+  spec.stop_after_step.reset(), spec.resume = true;
   try {
     pretrain(spec, backend);
     FAIL() << "expected an error";
@@ -267,7 +267,7 @@ class LengthChangeTest : public TrainerTest {
     EXPECT_EQ(pretrain(spec, backend).steps, 21);
     EXPECT_EQ(cursor()["epoch"], before["epoch"].get<int64_t>() + 1);
     EXPECT_EQ(cursor()["position"], spec.train.batch);  // of the first step of that epoch
-    spec.stop_after_step = 0;
+    spec.stop_after_step.reset();
     EXPECT_EQ(pretrain(spec, backend).reloads, 1);
     EXPECT_EQ(read("latest/model.safetensors"), weights);
     EXPECT_EQ(read("log.jsonl"), log);

@@ -1,7 +1,5 @@
 #include "train/examples/example_task.h"
 
-#include <numeric>
-
 #include "data/examples/batches.h"
 
 namespace hearth::inline train {

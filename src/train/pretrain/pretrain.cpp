@@ -1,7 +1,5 @@
 #include "train/pretrain/pretrain.h"
 
-#include <cmath>
-
 #include "data/cursor_state.h"
 #include "data/shards.h"
 #include "data/validation_batches.h"
