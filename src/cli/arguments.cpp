@@ -7,13 +7,13 @@
 #include <set>
 
 #include "cli/environment.h"
+#include "cli/flag_effects.h"
 #include "cli/flags.h"
 #include "cli/recipes.h"
 #include "cli/start_folder.h"
 #include "cli/synonyms.h"
 #include "formats/json.h"
 #include "formats/toml.h"
-#include "optim/muon.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -368,22 +368,6 @@ void append_settings(std::vector<std::string>& args, std::set<std::string>& seen
   }
 }
 
-// Refuses flags of the command line and the environment (`asked`) that other settings make useless.
-// Files may have such settings, as every config.toml does.
-void expect_effect(const std::vector<std::string>& args, const std::set<std::string>& asked,
-                   bool of_run) {
-  const std::string steps = value_of(args, "--steps"), optimizer = value_of(args, "--optimizer");
-  if (asked.contains("--epochs") && !steps.empty() && steps != "0")
-    fail_usage("--epochs", "has no effect: the length of the run is --steps {}; leave {}", steps,
-               of_run ? "it out, or extend the run by a larger --steps" : "one of them out");
-  if (optimizer == "muon" || optimizer == "normuon") return;
-  MuonConfig().visit([&](const std::string& name, const auto&, const char*) {
-    const std::string flag = flag_name(name);
-    if (asked.contains(flag))
-      fail_usage(flag, "has no effect: only --optimizer muon and normuon use it; leave it out");
-  });
-}
-
 // The recipe that a command which takes one is given; empty: none.
 std::string recipe_in(const CLI::App& command, const std::vector<std::string>& args) {
   const CLI::Option* o = command.get_option_no_throw("--recipe");
@@ -443,7 +427,7 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
       say("hearth: settings from {}; those that it does not name from {}\n", file.path, run.path);
     append_settings(args, seen, *command, run, read_toml(run.path));
   }
-  expect_effect(args, asked, run.of_run);
+  expect_effect(*command, {.args = args, .asked = asked, .of_run = run.of_run});
   return args;
 }
 

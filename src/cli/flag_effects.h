@@ -1,0 +1,22 @@
+// Refuses flags that have no effect together with the other settings of a command.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace hearth::inline cli {
+
+// What a user asked for. Files may have settings without an effect, as every config.toml does, so
+// only flags of the command line and the environment (`asked`) are refused.
+struct AskedFlags {
+  const std::vector<std::string>& args;  // merged with the environment and the settings files
+  const std::set<std::string>& asked;
+  bool of_run = false;  // the rest of `args` is from the run that --resume continues
+};
+
+// Throws a usage error that names the first flag without an effect.
+void expect_effect(const CLI::App& command, const AskedFlags&);
+
+}  // namespace hearth::inline cli
