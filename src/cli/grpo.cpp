@@ -27,6 +27,7 @@ nlohmann::ordered_json grpo_json(const GrpoResult& r, const Backend& backend) {
   j.update({{"updates", r.updates},
             {"completions", r.completions},
             {"unrewarded", r.unrewarded},
+            {"failed_reward_attempts", r.failed_attempts},
             {"reward", json_or_null(r.reward)},
             {"eval_reward", json_or_null(r.val_loss)},
             {"eval_step", json_or_null(r.val_step)},
@@ -46,6 +47,7 @@ std::string grpo_line(const GrpoResult& r) {
   else if (r.unrewarded == r.completions)
     text += ", no rewards";
   if (r.unrewarded) text += fmt::format(", {} without a reward", r.unrewarded);
+  if (r.failed_attempts) text += ", " + counted(r.failed_attempts, "failed reward attempt");
   if (r.exact) text += fmt::format(", exact {:.4f}", *r.exact);
   return text + result_end(r);
 }

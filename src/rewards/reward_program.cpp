@@ -226,6 +226,11 @@ void RewardProgram::count_on(const StateFields& f) {
   failed_ = before_.failed;
 }
 
+int64_t RewardProgram::failed_attempts() const {
+  const RewardProgramCounts c = counts();
+  return c.missing + c.died + c.hung + c.rubbish;
+}
+
 RewardFailures RewardProgram::failures() const {
   const RewardProgramCounts c = counts();
   RewardFailures f{.asked = c.answered + c.abstained + c.failed, .failed = c.failed};

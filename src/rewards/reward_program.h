@@ -56,6 +56,7 @@ class RewardProgram : public RewardSource {
   bool slow() const override { return true; }
   nlohmann::ordered_json troubles() const override;
   int64_t failed() const override { return failed_; }
+  int64_t failed_attempts() const override;
   RewardFailures failures() const override;
   nlohmann::json counted() const override;
   void count_on(const StateFields&) override;

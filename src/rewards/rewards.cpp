@@ -335,6 +335,12 @@ int64_t Rewards::failed() const {
   return sum;
 }
 
+int64_t Rewards::failed_attempts() const {
+  int64_t sum = 0;
+  for (const Term& t : terms_) sum += t.source->failed_attempts();
+  return sum;
+}
+
 std::vector<RewardFailures> Rewards::failures() const {
   std::vector<RewardFailures> all;
   for (const Term& t : terms_) {

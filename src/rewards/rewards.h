@@ -48,6 +48,8 @@ class RewardSource {
   // Failures so far, for the log; null: the reward cannot fail.
   virtual nlohmann::ordered_json troubles() const { return {}; }
   virtual int64_t failed() const { return 0; }  // completions without a reward for that reason
+  // Attempts to score a completion that failed, including those that a retry made good.
+  virtual int64_t failed_attempts() const { return failed(); }
   virtual RewardFailures failures() const { return {}; }
   // The counts that a checkpoint stores (null: none), and how to continue from them before any
   // score().
@@ -102,6 +104,7 @@ class Rewards {
   std::vector<std::string> names() const;
   nlohmann::ordered_json troubles() const;       // by name, if there are any
   int64_t failed() const;                        // over all rewards
+  int64_t failed_attempts() const;               // likewise, including those that were retried
   std::vector<RewardFailures> failures() const;  // of rewards with failures
   nlohmann::json counted() const;                // one per reward
   // Call before the first submit(). Null: start from zero. `where` is the file, for errors.

@@ -133,6 +133,22 @@ done
       << r.err;
 }
 
+// The third question is asked again, so every completion has its reward.
+TEST_F(GrpoPrograms, ASummaryCountsTheAttemptsThatFailed) {
+  const std::string shaky = script("shaky", R"(while read -r line; do
+  n=$(($(cat "$0.asked" 2>/dev/null || echo 0) + 1))
+  echo $n > "$0.asked"
+  [ $n -eq 3 ] && exit 1
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  echo "{\"id\":$id,\"reward\":1}"
+done
+)");
+  const Ran r = run(folder, grpo("run", shaky));
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find(", reward 1.0000, 1 failed reward attempt, "), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("without a reward"), std::string::npos) << r.out;
+}
+
 TEST_F(GrpoPrograms, ARunThatLearnedNothingSaysSo) {
   const Ran r = run(folder, grpo("run", script("good", answers)));
   EXPECT_EQ(r.status, 0) << r.err;

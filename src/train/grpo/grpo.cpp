@@ -190,7 +190,8 @@ class GrpoTask : public Task {
     GrpoResult r;
     static_cast<RunResult&>(r) = run;
     r.updates = int64_t(state_.version), r.completions = state_.completions;
-    r.unrewarded = state_.unrewarded, r.reward = state_.last_reward;
+    r.unrewarded = state_.unrewarded, r.failed_attempts = rewards_.failed_attempts();
+    r.reward = state_.last_reward;
     if (state_.last_exact >= 0) r.exact = state_.last_exact;
     if (decode_s_ > 0) r.rollout_tokens_per_s = double(decoded_) / decode_s_;
     if (compared_ > 0) r.logprob_gap = gap_;

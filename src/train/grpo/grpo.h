@@ -10,6 +10,7 @@ namespace hearth::inline train {
 struct GrpoResult : RunResult {
   int64_t updates = 0, completions = 0;
   int64_t unrewarded = 0;        // completions without a reward
+  int64_t failed_attempts = 0;   // to score a completion, including those that were retried
   std::optional<double> reward;  // of the last step that had one
   std::optional<double> exact;   // of the last evaluation
   // Measured by this process; nothing: not measured.
