@@ -341,7 +341,7 @@ std::optional<fs::path> checkpoint_to_resume(const fs::path& parent,
 
 fs::path newest_checkpoint_of(const fs::path& run) {
   const FoundCheckpoint found = find_newest_valid(run / "checkpoints", CheckpointFiles::model);
-  for (const auto& s : found.skipped) say("skipped {}: {}\n", s.dir.string(), s.reason);
+  for (const auto& s : found.skipped) say("hearth: skipped {}: {}\n", s.dir.string(), s.reason);
   if (!found.dir)
     fail(run.string(), "expected a complete checkpoint in checkpoints, got {}",
          found.skipped.empty() ? "none" : "only damaged ones");

@@ -12,6 +12,7 @@
 #include "sys/error.h"
 #include "train/logprob_programs.h"
 #include "unit/infer_model.h"
+#include "unit/message_of.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {
@@ -515,6 +516,11 @@ TEST(StepOrder, SplitsOffAShare) {
   EXPECT_NE(s.held, other.held);
   EXPECT_TRUE(split_off(5, 0, 1).held.empty());
   EXPECT_THROW(split_off(1, 0.5, 1), Error);
+  EXPECT_EQ(message_of([] { split_off(40, 0.99, 1); }),
+            "[--holdout] a fraction of 0.99 of 40 examples leaves none to train on; the largest "
+            "that leaves one is 0.975");
+  EXPECT_EQ(split_off(40, 0.975, 1).rest.size(), 1u);
+  EXPECT_EQ(split_off(3, 0.6666, 1).rest.size(), 1u);
 }
 
 TEST(AlignData, ATableIsRefusedWithTheKeysItsRowsNeed) {

@@ -499,7 +499,7 @@ TEST(ModelFolder, OpensTheNewestWholeCheckpointOfARun) {
                "expected a complete checkpoint");
   testing::internal::CaptureStderr();
   const ModelSource source = ModelSource::open(run.path());
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("skipped"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("hearth: skipped "), std::string::npos);
   EXPECT_EQ(source.path(), run / "checkpoints" / step_name(2));
   Weights b(c);
   source.load(b.params);

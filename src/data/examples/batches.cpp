@@ -90,8 +90,13 @@ std::vector<size_t> StepOrder::of(int64_t step) const {
 Split split_off(size_t n, double share, uint64_t seed) {
   constexpr uint64_t salt = 0x8e1d0a7;  // differs from every epoch number
   const size_t held = share > 0 ? std::max<size_t>(1, size_t(std::llround(share * double(n)))) : 0;
+  if (held > 0 && n < 2)
+    fail("--holdout", "expected at least 2 examples to hold one of them out, got {}", n);
   if (held > 0 && held >= n)
-    fail("holdout", "expected more than {} examples to hold {} of them out, got {}", held, held, n);
+    fail("--holdout",
+         "a fraction of {} of {} examples leaves none to train on; the largest that leaves one is "
+         "{}",
+         share, n, double((n - 1) * 10000 / n) / 1e4);  // rounded down
   const Permutation order(n, seed, salt);
   Split s;
   for (size_t i = 0; i < n; ++i) (i < held ? s.held : s.rest).push_back(size_t(order(i)));
