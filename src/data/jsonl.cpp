@@ -198,7 +198,7 @@ class FlatScanner {
 }  // namespace
 
 std::string jsonl_text(std::string_view line, std::string_view where) {
-  const json row = parse_json(line, where);
+  const json row = parse_json_line(line, where);
   if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
   const auto has = [&](const char* key) { return row.contains(key); };
   const auto get = [&](const char* key) { return content_of(row[key], where, key); };

@@ -32,7 +32,7 @@ template <class F>  // f(object, where)
 void each_object(const fs::path& path, F f) {
   each_line(path, [&](std::string_view line, const std::string& where) {
     if (line.empty()) return;
-    const json j = parse_json(line, where);
+    const json j = parse_json_line(line, where);
     if (!j.is_object()) fail(where, "expected an object, got {}", j.type_name());
     f(j, where);
   });

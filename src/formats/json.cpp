@@ -146,8 +146,12 @@ Neighbour nearest_of(std::string_view key, std::span<const S> candidates) {
   return best;
 }
 
+// What `where` names in errors: a file, to which they add line and column, or a line of one.
+enum class Place { file, line };
+
 template <class Json>
-Json parse_strictly(std::string_view text, std::string_view where, JsonLimits limits) {
+Json parse_strictly(std::string_view text, std::string_view where, JsonLimits limits,
+                    Place place = Place::file) {
   if (text.size() > limits.max_bytes) {
     fail(where, "expected at most {} bytes of JSON, got {}", limits.max_bytes, text.size());
   }
@@ -157,7 +161,14 @@ Json parse_strictly(std::string_view text, std::string_view where, JsonLimits li
   const std::string_view before = text.substr(0, reader.error_byte() - 1);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+  if (place == Place::line) fail(fmt::format("{}:{}", where, column), "{}", reader.problem());
   fail(fmt::format("{}:{}:{}", where, line, column), "{}", reader.problem());
+}
+
+// Without its line end, so that the column of an error is in the line.
+std::string_view without_line_end(std::string_view line) {
+  while (line.ends_with('\n') || line.ends_with('\r')) line.remove_suffix(1);
+  return line;
 }
 
 }  // namespace
@@ -169,6 +180,14 @@ json parse_json(std::string_view text, std::string_view where, JsonLimits limits
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
                                           JsonLimits limits) {
   return parse_strictly<nlohmann::ordered_json>(text, where, limits);
+}
+
+json parse_json_line(std::string_view line, std::string_view where) {
+  return parse_strictly<json>(without_line_end(line), where, {}, Place::line);
+}
+
+nlohmann::ordered_json parse_ordered_json_line(std::string_view line, std::string_view where) {
+  return parse_strictly<nlohmann::ordered_json>(without_line_end(line), where, {}, Place::line);
 }
 
 json read_json(const std::filesystem::path& path, JsonLimits limits) {

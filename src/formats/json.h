@@ -23,6 +23,10 @@ nlohmann::json parse_json(std::string_view text, std::string_view where, JsonLim
 // The same, but objects keep the order of the text.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where,
                                           JsonLimits limits = {});
+// The same for one line of a file of JSON lines: `where` is "file:line", to which errors add the
+// column.
+nlohmann::json parse_json_line(std::string_view line, std::string_view where);
+nlohmann::ordered_json parse_ordered_json_line(std::string_view line, std::string_view where);
 // A file larger than the limit is rejected before it is read.
 nlohmann::json read_json(const std::filesystem::path&,
                          JsonLimits limits = {.max_bytes = small_file_limit});

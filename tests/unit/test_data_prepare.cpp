@@ -153,7 +153,7 @@ TEST(Prepare, NamesTheLineOfBadJsonl) {
   const auto refused = [](const char* line) {
     return error_of([&] { prepared("a.jsonl", std::string("{\"text\": \"ok\"}\n\n") + line); });
   };
-  EXPECT_TRUE(mentions(refused("{\"text\": "), {"a.jsonl:3"}));
+  EXPECT_TRUE(mentions(refused("{\"text\": \n"), {"a.jsonl:3:10]"}));
   EXPECT_TRUE(mentions(refused("[1]"), {"a.jsonl:3", "object"}));
   EXPECT_TRUE(mentions(refused("{\"body\": \"x\"}"), {"a.jsonl:3", "body"}));
   EXPECT_TRUE(mentions(refused("{\"text\": 3}"), {"a.jsonl:3", "text"}));

@@ -32,6 +32,15 @@ TEST(IoJson, ErrorsGiveLineAndColumn) {
   expect_error(error_in("[1e999]"), "x.json");
 }
 
+TEST(IoJson, ErrorsOfALineAddOnlyTheColumn) {
+  for (const char* end : {"", "\n", "\r\n"}) {
+    const std::string line = std::string("{\"a\": ?}") + end, cut = std::string("{\"a\":") + end;
+    expect_error(error_of([&] { parse_json_line(line, "x.jsonl:2"); }), "[x.jsonl:2:7] expected");
+    expect_error(error_of([&] { parse_json_line(cut, "x.jsonl:2"); }), "[x.jsonl:2:6] expected");
+    expect_error(error_of([&] { parse_ordered_json_line(cut, "x.jsonl:2"); }), "[x.jsonl:2:6]");
+  }
+}
+
 TEST(IoJson, ErrorsStayShortAndClean) {
   const std::string error = error_in("[\"" + std::string(100'000, 'z') + "\x01\"]");
   expect_error(error, "control character");

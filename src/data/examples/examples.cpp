@@ -67,7 +67,7 @@ void each_row(const std::vector<std::string>& patterns, std::string_view keys, B
     for (Document d; reader.next(d);) {
       const std::string where = document_place(spec, d.file, d.line);
       if (d.json)
-        body(parse_ordered_json(d.raw, where), where);
+        body(parse_ordered_json_line(d.raw, where), where);
       else
         body(ordered_json{{"text", d.raw}}, where);
     }

@@ -113,7 +113,7 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const Pro
       const std::string_view text = std::string_view(all).substr(begin, end - begin);
       const std::string where = fmt::format("{}:{}", name, ++line);
       if (text.find_first_not_of(" \t\r") != text.npos)
-        rows.push_back(prompt_row(parse_json(text, where), spec, where));
+        rows.push_back(prompt_row(parse_json_line(text, where), spec, where));
       begin = end + 1;
     }
   }
