@@ -129,7 +129,8 @@ void add_prepare(CLI::App& app) {
   c->add_option("--source", flags->source, "input type; auto detects it from name and content")
       ->check(CLI::IsMember({"auto", "text", "jsonl", "parquet"}))
       ->capture_default_str();
-  c->add_option("--column", flags->spec.column, "text column of Parquet files")
+  c->add_option("--column", flags->spec.column,
+                "text column of Parquet files, or key of the text in JSONL rows")
       ->capture_default_str();
   c->add_option("--shard-tokens", flags->spec.shard_tokens,
                 "tokens per file; 0: 100000000 for llmc, all in one file for raw")

@@ -30,7 +30,7 @@ using nlohmann::ordered_json;
 
 struct TrainFlags {
   std::vector<std::string> input;
-  std::string out;
+  std::string out, column = "text";
   BpeTrainSpec spec;
   int threads = 0;
   bool force = false, json = false;
@@ -54,14 +54,17 @@ void run_train(const TrainFlags& flags) {
   };
   Threads threads(flags.threads);
   constexpr size_t piece = 16 << 20;  // only words are counted, so long texts may be split
-  const DocumentSpec documents{.inputs = files, .piece = piece};
+  const DocumentSpec documents{
+      .inputs = files, .column = flags.column, .piece = piece, .column_flag = "--column"};
+  expect_column_effect(documents);
   DocumentReader reader(documents);
   bool any_text = false;
   const auto next = [&](std::string& text) {
     Document d;
     if (!reader.next(d)) return false;
-    text =
-        d.json ? jsonl_text(d.raw, document_place(documents, d.file, d.line)) : std::string(d.raw);
+    text = d.json ? jsonl_text(d.raw, document_place(documents, d.file, d.line),
+                               {documents.column, documents.column_flag})
+                  : std::string(d.raw);
     any_text |= !text.empty();
     return true;
   };
@@ -276,6 +279,9 @@ void add_train(CLI::App& app) {
   c->add_option("--input", flags->input,
                 "text, JSONL or Parquet files, optionally compressed, as for data prepare; globs")
       ->required();
+  c->add_option("--column", flags->column,
+                "text column of Parquet files, or key of the text in JSONL rows")
+      ->capture_default_str();
   c->add_option("--vocab", flags->spec.vocab, "vocabulary size, including bytes and special tokens")
       ->capture_default_str();
   c->add_option("--pattern", flags->spec.pattern,

@@ -326,7 +326,20 @@ std::unique_ptr<Source> open_source(const DocumentSpec& spec, const SourcePositi
   return source;
 }
 
+bool has_columns(const DocumentSpec& spec, const fs::path& path) {
+  if (spec.kind != SourceKind::automatic) return spec.kind != SourceKind::text;
+  return path == "-" || kind_of(path, ByteStream(path).peek(), spec) != SourceKind::text;
+}
+
 }  // namespace
+
+void expect_column_effect(const DocumentSpec& spec) {
+  if (spec.column == DocumentSpec().column) return;
+  for (const fs::path& path : spec.inputs)
+    if (has_columns(spec, path)) return;
+  fail_usage(spec.column_flag ? spec.column_flag : "column",
+             "has no effect: plain text has no columns, only JSONL and Parquet do; leave it out");
+}
 
 void refuse_table(const fs::path& path, std::string_view keys) {
   const std::string ext = kind_of_name(path);

@@ -41,11 +41,12 @@ struct Document {
 struct DocumentSpec {
   std::vector<std::filesystem::path> inputs;  // "-" is standard input
   SourceKind kind = SourceKind::automatic;
-  std::string column = "text";       // for Parquet
-  size_t longest = size_t(1) << 30;  // maximum bytes of a document; longer is an error
-  size_t piece = 0;                  // > 0: longer texts are read in pieces of this size
-  const char* limit_flag = nullptr;  // flag that sets `longest`, for errors
-  const char* kind_flag = nullptr;   // flag that sets `kind`, for errors
+  std::string column = "text";        // of Parquet; key of JSONL rows, as TextKey::name
+  size_t longest = size_t(1) << 30;   // maximum bytes of a document; longer is an error
+  size_t piece = 0;                   // > 0: longer texts are read in pieces of this size
+  const char* limit_flag = nullptr;   // flag that sets `longest`, for errors
+  const char* kind_flag = nullptr;    // flag that sets `kind`, for errors
+  const char* column_flag = nullptr;  // flag that sets `column`, for errors
   // Maximum bytes of a compressed or piped Parquet file, which is unpacked to disk.
   int64_t longest_spool = int64_t(4) << 30;
 };
@@ -72,6 +73,10 @@ class DocumentReader {
   int64_t bytes_ = 0, packed_before_ = 0;
   std::unique_ptr<Source> source_;
 };
+
+// Throws if `column` is set but all inputs are plain text, which has no columns. Standard input of
+// unknown kind may have some.
+void expect_column_effect(const DocumentSpec&);
 
 // Throws for a table (.csv, .tsv), with the keys that its rows need as JSONL.
 void refuse_table(const std::filesystem::path&, std::string_view keys);

@@ -40,8 +40,9 @@ Hashes look(const DocumentSpec& spec, double threshold, bool pieces) {
     if (!d.begins && !pieces) continue;  // belongs to the side of its document
     std::string_view text = d.raw;
     if (d.json) {
-      if (!flat_text(unescaped, text))
-        unescaped = jsonl_text(text, document_place(spec, d.file, d.line));
+      if (!flat_text(unescaped, text, spec.column))
+        unescaped =
+            jsonl_text(text, document_place(spec, d.file, d.line), {spec.column, spec.column_flag});
       text = unescaped;
     }
     if (text.empty()) continue;

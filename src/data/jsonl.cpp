@@ -52,7 +52,8 @@ size_t character(const uint8_t* p, size_t room) {
 // Scans a line. After a method has returned false for unsupported input, all of them do.
 class FlatScanner {
  public:
-  explicit FlatScanner(std::string_view line) : at_(line.data()), end_(at_ + line.size()) {}
+  FlatScanner(std::string_view line, std::string_view text_key)
+      : text_key_(text_key), at_(line.data()), end_(at_ + line.size()) {}
 
   bool run(std::string& text) {
     std::array<std::string_view, 64> keys;
@@ -71,7 +72,7 @@ class FlatScanner {
       space();
       if (!take(':')) return false;
       space();
-      const bool is_text = key == "text";
+      const bool is_text = key == text_key_;
       found |= is_text;
       if (is_text ? !string(&text) : !value()) return false;
       space();
@@ -192,14 +193,31 @@ class FlatScanner {
     return true;
   }
 
+  std::string_view text_key_;
   const char *at_, *end_;
 };
 
+// The keys of a row, for errors.
+std::string keys_of(const json& row) {
+  std::string keys;
+  for (const auto& [key, value] : row.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
+  return keys.empty() ? "none" : keys;
+}
+
+std::string text_at(const json& row, std::string_view where, const TextKey& key) {
+  const auto it = row.find(std::string(key.name));
+  if (it == row.end())
+    fail(where, "expected the key {}{}, got keys: {}", in_quotes(key.name),
+         key.flag ? fmt::format(" of {}", key.flag) : "", keys_of(row));
+  return it->is_null() ? std::string() : content_of(*it, where, key.name);
+}
+
 }  // namespace
 
-std::string jsonl_text(std::string_view line, std::string_view where) {
+std::string jsonl_text(std::string_view line, std::string_view where, const TextKey& text_key) {
   const json row = parse_json_line(line, where);
   if (!row.is_object()) fail(where, "expected a JSON object, got {}", row.type_name());
+  if (text_key.name != TextKey().name) return text_at(row, where, text_key);
   const auto has = [&](const char* key) { return row.contains(key); };
   const auto get = [&](const char* key) { return content_of(row[key], where, key); };
   if (has("text")) return get("text");
@@ -211,16 +229,15 @@ std::string jsonl_text(std::string_view line, std::string_view where) {
     if (has("input") && !row["input"].is_null() && row["input"] != "") text += get("input") + "\n";
     return text + get("output");
   }
-  std::string keys;
-  for (const auto& [key, value] : row.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
   fail(where,
        "expected text, messages, prompt + completion, prompt + chosen or instruction + output, got "
-       "keys: {}",
-       keys);
+       "keys: {}{}",
+       keys_of(row),
+       text_key.flag ? fmt::format("; {} NAME reads another key", text_key.flag) : "");
 }
 
-bool flat_text(std::string& out, std::string_view line) {
-  return line.size() <= JsonLimits{}.max_bytes && FlatScanner(line).run(out);
+bool flat_text(std::string& out, std::string_view line, std::string_view key) {
+  return line.size() <= JsonLimits{}.max_bytes && FlatScanner(line, key).run(out);
 }
 
 }  // namespace hearth::inline data

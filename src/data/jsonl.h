@@ -12,11 +12,19 @@
 
 namespace hearth::inline data {
 
-// `where` names the file and line for the error.
-std::string jsonl_text(std::string_view line, std::string_view where);
+// The key of a row's text.
+struct TextKey {
+  // "text": one of the forms above. Another key: its string or list of messages; every row needs
+  // the key, and a null is an empty text.
+  std::string_view name = "text";
+  const char* flag = nullptr;  // flag that sets it, for errors
+};
 
-// A fast path for the common case, several times as fast: a flat object of plain values with
-// "text". Returns false for anything else, valid or not; then jsonl_text() decides.
-bool flat_text(std::string& out, std::string_view line);
+// `where` names the file and line for the error.
+std::string jsonl_text(std::string_view line, std::string_view where, const TextKey& = {});
+
+// A fast path for the common case, several times as fast: a flat object of plain values with a
+// string in `key`. Returns false for anything else, valid or not; then jsonl_text() decides.
+bool flat_text(std::string& out, std::string_view line, std::string_view key = "text");
 
 }  // namespace hearth::inline data

@@ -122,7 +122,8 @@ class Run {
                  .longest = size_t(spec.max_document_bytes),
                  .piece = size_t(spec.max_document_bytes),
                  .limit_flag = "--max-document-bytes",
-                 .kind_flag = "--source"},
+                 .kind_flag = "--source",
+                 .column_flag = "--column"},
         fingerprint_(fingerprint(spec, sources_.inputs)),
         threads_(spec.threads),
         unescaped_(size_t(threads_.count())),
@@ -130,6 +131,7 @@ class Run {
         val_(split("val", 0)) {}
 
   PrepareResult run() {
+    expect_column_effect(sources_);
     if (!restore()) {
       rule_ = choose_sides(sources_, spec_.val_fraction);
       if (rule_.pieces) sources_.piece = std::min(sources_.piece, side_piece_bytes);
@@ -269,7 +271,8 @@ class Run {
       const Block::Entry& e = b.documents[i];
       std::string_view text(b.text.data() + e.begin, e.size);
       if (e.json) {
-        if (!flat_text(unescaped, text)) unescaped = jsonl_text(text, place(e));
+        if (!flat_text(unescaped, text, sources_.column))
+          unescaped = jsonl_text(text, place(e), {sources_.column, sources_.column_flag});
         text = unescaped;
       }
       if (text.empty() && e.begins) continue;

@@ -25,7 +25,7 @@ namespace hearth::inline data {
 struct PrepareSpec {
   std::vector<std::string> inputs;  // paths or globs; "-" is standard input
   SourceKind source = SourceKind::automatic;
-  std::string column = "text";  // for Parquet
+  std::string column = "text";  // of Parquet; key of JSONL rows
   std::filesystem::path out;    // receives train_000001.bin .. and val_000000.bin ..
   TokenFormat format = TokenFormat::llmc;
   int64_t shard_tokens = 0;  // 0: 100M for llmc; one train.bin and val.bin for raw

@@ -276,6 +276,22 @@ TEST_F(DataTokenizer, ATableIsRefusedWithTheFlagThatTakesIt) {
   }
 }
 
+TEST_F(DataTokenizer, AColumnNamesTheKeyOfRows) {
+  write_file_atomic(folder / "rows.jsonl", std::string_view("{\"content\": \"the cat\"}\n"));
+  const Arguments rows{"--input", folder / "rows.jsonl"}, named{"--column", "content"};
+  const Arguments prepare{"data",         "prepare", "--tokenizer",
+                          folder / "tok", "--out",   folder / "rows"};
+  const Arguments learn{"tokenizer", "train", "--vocab", "260", "--out", folder / "rows-tok"};
+  for (const Arguments& command : {prepare, learn}) {
+    expect_error(run(folder, command + rows), 1,
+                 "got keys: \"content\"; --column NAME reads another key");
+    expect_error(run(folder, command + Arguments{"--input", folder / "text.txt"} + named), 2,
+                 "[--column] has no effect: plain text has no columns");
+    const Ran read = run(folder, command + rows + named);
+    EXPECT_EQ(read.status, 0) << read.err;
+  }
+}
+
 TEST_F(DataTokenizer, PrepareTellsOfEndOfTextInsideLines) {
   write_file_atomic(folder / "inline.txt", std::string_view("one<|endoftext|>two<|endoftext|>\n"));
   const Ran r = run(folder, {"data", "prepare", "--tokenizer", folder / "tok", "--input",

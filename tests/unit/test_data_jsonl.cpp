@@ -37,6 +37,30 @@ TEST(Jsonl, InstructionsMayHaveNoInput) {
               "ok a\nb");
 }
 
+TEST(Jsonl, AnotherKeyMayBeTheText) {
+  const TextKey key{"body", "--column"};
+  const auto text = [&](const char* line) {
+    std::string fast;
+    const std::string slow = jsonl_text(line, "f:1", key);
+    if (flat_text(fast, line, key.name)) { EXPECT_EQ(fast, slow); }
+    return slow;
+  };
+  EXPECT_EQ(text(R"({"body": "a\n", "text": "b"})"), "a\n");
+  EXPECT_EQ(text(R"({"id": {"x": 1}, "body": "a"})"), "a");
+  EXPECT_EQ(text(R"({"body": [{"content": "a"}, {"content": "b"}]})"), "a\nb");
+  EXPECT_EQ(text(R"({"body": null})"), "");
+  std::string fast;
+  EXPECT_TRUE(flat_text(fast, R"({"text": "b", "body": "a"})", "body"));
+  EXPECT_EQ(fast, "a");
+  EXPECT_EQ(error_of([&] { text(R"({"text": "a"})"); }),
+            "[f:1] expected the key \"body\" of --column, got keys: \"text\"");
+  EXPECT_TRUE(mentions(error_of([&] { text(R"({"body": 3})"); }), {"f:1", "\"body\""}));
+  EXPECT_TRUE(mentions(error_of([] {
+                         jsonl_text(R"({"body": ""})", "f:1", {"text", "--column"});
+                       }),
+                       {"got keys: \"body\"; --column NAME reads another key"}));
+}
+
 TEST(Jsonl, LeavesTheRestToTheStrictWay) {
   for (const char* line : {"",
                            "{}",

@@ -162,6 +162,32 @@ TEST(Prepare, NamesTheLineOfBadJsonl) {
   EXPECT_TRUE(mentions(refused("{\"text\": \"\xff\"}"), {"a.jsonl:3"}));
 }
 
+TEST(Prepare, AColumnIsTheKeyOfJsonlRows) {
+  const TemporaryFolder dir;
+  put_file(dir / "a.jsonl",
+           "{\"body\": \"one\"}\n{\"body\": null}\n{\"body\": \"two\", \"n\": [1]}\n");
+  put_file(dir / "a.txt", "text");
+  PrepareSpec spec = byte_spec(dir / "out", {(dir / "a.jsonl").string()});
+  EXPECT_TRUE(mentions(error_of([&] { prepare(spec); }), {"a.jsonl:1]", "--column NAME"}));
+  spec = byte_spec(dir / "named", spec.inputs);
+  spec.column = "body";
+  prepare(spec);
+  EXPECT_EQ(all_tokens(TokenFile(dir / "named/train_000001.bin")), llmc_tokens({"one", "two"}));
+  spec = byte_spec(dir / "sides", spec.inputs);
+  spec.column = "body", spec.val_fraction = 0.5;
+  const PrepareResult sides = prepare(spec);
+  EXPECT_EQ(sides.train.documents + sides.val.documents, 2);
+  // Text alone has no columns; a text beside rows may be read.
+  spec = byte_spec(dir / "plain", {(dir / "a.txt").string()});
+  spec.column = "body";
+  EXPECT_TRUE(mentions(error_of([&] { prepare(spec); }), {"[--column] has no effect"}));
+  EXPECT_FALSE(fs::exists(dir / "plain"));
+  spec.inputs.push_back((dir / "a.jsonl").string());
+  prepare(spec);
+  EXPECT_EQ(all_tokens(TokenFile(dir / "plain/train_000001.bin")),
+            llmc_tokens({"text", "one", "two"}));
+}
+
 TEST(Prepare, RefusesBadCalls) {
   const TemporaryFolder dir;
   put_file(dir / "a.txt", "text");
