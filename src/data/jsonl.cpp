@@ -13,16 +13,26 @@ namespace {
 
 using json = nlohmann::json;
 
+// The text of a message: "content", or "value" in ShareGPT's form. Null: it has none.
+const std::string* text_of(const json& message) {
+  for (const char* key : {"content", "value"})
+    if (message.is_object() && message.contains(key) && message[key].is_string())
+      return &message[key].get_ref<const std::string&>();
+  return nullptr;
+}
+
 // A string, or a list of messages whose contents are joined by newlines.
 std::string content_of(const json& value, std::string_view where, std::string_view key) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) fail(where, "expected a string or a list of messages in \"{}\"", key);
+  if (!value.is_array())
+    fail(where, "expected a string or a list of messages in \"{}\", got {}", key,
+         value.type_name());
   std::string all;
   for (const json& message : value) {
-    if (!message.is_object() || !message.contains("content") || !message["content"].is_string())
-      fail(where, "expected messages with a string \"content\" in \"{}\"", key);
+    const std::string* text = text_of(message);
+    if (!text) fail(where, "expected messages with a string \"content\" in \"{}\"", key);
     if (!all.empty()) all += '\n';
-    all += message["content"].get_ref<const std::string&>();
+    all += *text;
   }
   return all;
 }
@@ -222,6 +232,7 @@ std::string jsonl_text(std::string_view line, std::string_view where, const Text
   const auto get = [&](const char* key) { return content_of(row[key], where, key); };
   if (has("text")) return get("text");
   if (has("messages")) return get("messages");
+  if (has("conversations")) return get("conversations");
   if (has("prompt") && has("completion")) return get("prompt") + get("completion");
   if (has("prompt") && has("chosen")) return get("prompt") + "\n" + get("chosen");
   if (has("instruction") && has("output")) {
@@ -230,8 +241,8 @@ std::string jsonl_text(std::string_view line, std::string_view where, const Text
     return text + get("output");
   }
   fail(where,
-       "expected text, messages, prompt + completion, prompt + chosen or instruction + output, got "
-       "keys: {}{}",
+       "expected text, messages, conversations, prompt + completion, prompt + chosen or "
+       "instruction + output, got keys: {}{}",
        keys_of(row),
        text_key.flag ? fmt::format("; {} NAME reads another key", text_key.flag) : "");
 }

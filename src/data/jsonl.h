@@ -2,6 +2,7 @@
 // without a template:
 //   {"text"}                         the text
 //   {"messages": [{"content"}..]}    contents joined by "\n"
+//   {"conversations": [{"value"}..]}  values or contents joined by "\n"
 //   {"prompt", "completion"}         prompt + completion
 //   {"prompt", "chosen", "rejected"} prompt + "\n" + chosen (rejected is not learned)
 //   {"instruction", "input", "output"}  instruction "\n" [input "\n"] output

@@ -17,6 +17,7 @@ int fuzz_jsonl(const uint8_t* data, size_t size) {
 hearth::fuzz::Seeds seeds_jsonl() {
   return {
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})",
+      R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})",
       R"({"prompt": "p", "completion": "c"})",
       R"({"prompt": "p", "chosen": "c", "rejected": "r"})",
       R"({"instruction": "i", "input": "", "output": "o"})",

@@ -37,6 +37,16 @@ TEST(Jsonl, InstructionsMayHaveNoInput) {
               "ok a\nb");
 }
 
+TEST(Jsonl, ShareGptsMessagesAreJoined) {
+  EXPECT_EQ(
+      strict(R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]})"),
+      "ok a\nb");
+  EXPECT_EQ(strict(R"({"conversations":[{"role":"user","content":"a"}]})"), "ok a");
+  EXPECT_EQ(strict(R"({"conversations":[{"from":"human"}]})"), "refused");
+  EXPECT_EQ(error_of([] { jsonl_text(R"({"prompt":null,"completion":"a"})", "f:1"); }),
+            "[f:1] expected a string or a list of messages in \"prompt\", got null");
+}
+
 TEST(Jsonl, AnotherKeyMayBeTheText) {
   const TextKey key{"body", "--column"};
   const auto text = [&](const char* line) {

@@ -45,9 +45,10 @@ ordered_json messages_from(const ordered_json& list, size_t begin, size_t end) {
 
 // The required keys of a row, for errors.
 constexpr std::string_view example_keys =
-    "messages, prompt + completion, instruction + output or text";
+    "messages, conversations, prompt + completion, instruction + output or text";
 constexpr std::string_view preference_keys =
-    "prompt + chosen + rejected, or instruction + chosen + rejected";
+    "prompt + chosen + rejected, instruction + chosen + rejected, or chosen + rejected as two "
+    "conversations with the same beginning";
 
 // Calls body(row, where) for every row of every file; a text becomes the row {"text"}.
 template <class Body>
@@ -86,8 +87,8 @@ void expect_object(const ordered_json& row, const std::string& where) {
 // Whether a row is a text: it has "text" and none of the forms with an answer.
 bool is_text(const ordered_json& row) {
   const auto has = [&](const char* key) { return row.contains(key); };
-  return has("text") && !has("messages") && !(has("prompt") && has("completion")) &&
-         !(has("instruction") && has("output"));
+  return has("text") && !has("messages") && !has("conversations") &&
+         !(has("prompt") && has("completion")) && !(has("instruction") && has("output"));
 }
 
 void expect_roles(const ordered_json& messages, const std::string& where) {
@@ -100,7 +101,50 @@ void expect_roles(const ordered_json& messages, const std::string& where) {
   }
 }
 
+RowPart part_of(const ordered_json& row, const char* key) { return {key, as_messages(row[key])}; }
+
+void expect_text_or_messages(const RowPart& part, const std::string& where) {
+  if (!part.value.is_string() && !part.value.is_array())
+    fail(where, "expected a string or a list of messages in \"{}\", got {}", part.key,
+         part.value.type_name());
+}
+
+// Moves the messages at the start of both conversations into a prompt. Each keeps at least one
+// message as its answer, even if they are equal or one is a prefix.
+RowPart take_common_prompt(RowPart& chosen, RowPart& rejected, const std::string& where) {
+  for (const RowPart* part : {&chosen, &rejected}) {
+    expect_text_or_messages(*part, where);
+    if (part->value.is_string())
+      fail(where, "chosen and rejected need a prompt when they are not lists of messages");
+    expect_messages(part->value, part->key, where);
+  }
+  const size_t shorter = std::min(chosen.value.size(), rejected.value.size());
+  const size_t n = std::min(common_start(chosen.value, rejected.value), shorter - 1);
+  if (n == 0)
+    fail(where, "chosen and rejected need a prompt, or the same messages at their beginning");
+  RowPart prompt{"chosen", messages_from(chosen.value, 0, n)};
+  for (RowPart* part : {&chosen, &rejected})
+    part->value = messages_from(part->value, n, part->value.size());
+  return prompt;
+}
+
+std::string role_of_sender(const std::string& from) {
+  return from == "human" ? "user" : from == "gpt" ? "assistant" : from;
+}
+
 }  // namespace
+
+ordered_json as_messages(ordered_json list) {
+  if (!list.is_array()) return list;
+  for (ordered_json& m : list) {
+    const bool shared = m.is_object() && !m.contains("role") && m.contains("from") &&
+                        m["from"].is_string() && m.contains("value");
+    if (shared)
+      m = ordered_json{{"role", role_of_sender(m["from"].get<std::string>())},
+                       {"content", m["value"]}};
+  }
+  return list;
+}
 
 void expect_messages(const ordered_json& list, const char* key, const std::string& where) {
   bool good = list.is_array() && !list.empty();
@@ -181,26 +225,25 @@ Example ExampleEncoder::learned_after(const Prompted& p) const {
 
 // Prompt and completion are encoded separately, so that a prompt has the same tokens as in
 // inference.
-ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& prompt,
-                                                const ordered_json& answer,
+ExampleEncoder::Prompted ExampleEncoder::joined(const RowPart& prompt, const RowPart& answer,
                                                 const std::string& where) const {
-  if (prompt.is_string() && answer.is_string())
-    return {outside(prompt.get_ref<const std::string&>(), false),
-            outside(answer.get_ref<const std::string&>(), true), false};
-  if (!prompt.is_array() || !answer.is_array())
-    fail(where, "expected prompt and answer to be two strings or two lists of messages");
-  return rendered(prompt, answer, where);
+  for (const RowPart* part : {&prompt, &answer}) expect_text_or_messages(*part, where);
+  if (prompt.value.is_string() != answer.value.is_string())
+    fail(where, "expected two strings or two lists of messages in \"{}\" and \"{}\", got {} and {}",
+         prompt.key, answer.key, prompt.value.type_name(), answer.value.type_name());
+  if (prompt.value.is_array()) return rendered(prompt, answer, where);
+  return {outside(prompt.value.get_ref<const std::string&>(), false),
+          outside(answer.value.get_ref<const std::string&>(), true), false};
 }
 
-ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& prompt,
-                                                  const ordered_json& answer,
+ExampleEncoder::Prompted ExampleEncoder::rendered(const RowPart& prompt, const RowPart& answer,
                                                   const std::string& where) const {
-  expect_messages(prompt, "prompt", where);
-  expect_messages(answer, "completion", where);
-  ordered_json all = prompt;
-  for (const ordered_json& m : answer) all.push_back(m);
+  expect_messages(prompt.value, prompt.key, where);
+  expect_messages(answer.value, answer.key, where);
+  ordered_json all = prompt.value;
+  for (const ordered_json& m : answer.value) all.push_back(m);
   const MarkedText before =
-      chat_.render({.messages = prompt, .add_generation_prompt = true, .now = now_});
+      chat_.render({.messages = prompt.value, .add_generation_prompt = true, .now = now_});
   const MarkedText whole = chat_.render({.messages = all, .now = now_});
   if (!whole.bytes.starts_with(before.bytes))
     fail(where,
@@ -216,12 +259,14 @@ ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, con
   const std::string input = has_input ? text_of(row, "input", where) : std::string();
   const std::string said(without_end(text_of(row, answer, where)));
   const ordered_json asked = instruction_message(text_of(row, "instruction", where), input);
-  return rendered(ordered_json::array({asked}),
-                  ordered_json::array({{{"role", "assistant"}, {"content", said}}}), where);
+  const RowPart prompt{"instruction", ordered_json::array({asked})};
+  const RowPart reply{answer, ordered_json::array({{{"role", "assistant"}, {"content", said}}})};
+  return rendered(prompt, reply, where);
 }
 
-Example ExampleEncoder::conversation(const ordered_json& messages, const std::string& where) const {
-  expect_messages(messages, "messages", where);
+Example ExampleEncoder::conversation(const RowPart& part, const std::string& where) const {
+  const ordered_json& messages = part.value;
+  expect_messages(messages, part.key, where);
   EncodedChat chat =
       encode_chat(tokenizer_, chat_.render_answers({.messages = messages, .now = now_}));
   Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
@@ -267,9 +312,10 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   expect_object(row, where);
   if (is_text(row)) return within_length(whole_text(row, where));
   const auto has = [&](const char* key) { return row.contains(key); };
-  if (has("messages")) return conversation(row["messages"], where);
+  for (const char* key : {"messages", "conversations"})
+    if (has(key)) return conversation(part_of(row, key), where);
   if (has("prompt") && has("completion"))
-    return learned_after(joined(row["prompt"], row["completion"], where));
+    return learned_after(joined(part_of(row, "prompt"), part_of(row, "completion"), where));
   if (has("instruction") && has("output")) return learned_after(instructed(row, "output", where));
   refuse_keys(row, where, example_keys);
 }
@@ -278,21 +324,14 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   expect_object(row, where);
   const auto has = [&](const char* key) { return row.contains(key); };
   if (!has("chosen") || !has("rejected")) refuse_keys(row, where, preference_keys);
-  const ordered_json &chosen = row["chosen"], &rejected = row["rejected"];
-  if (has("prompt"))
-    return {learned_after(joined(row["prompt"], chosen, where)),
-            learned_after(joined(row["prompt"], rejected, where))};
-  if (has("instruction"))
+  if (has("instruction") && !has("prompt"))
     return {learned_after(instructed(row, "chosen", where)),
             learned_after(instructed(row, "rejected", where))};
-  if (!chosen.is_array() || !rejected.is_array())
-    fail(where, "chosen and rejected need a prompt when they are not lists of messages");
-  // Each keeps at least one message as the answer, even if they are equal or one is a prefix.
-  const size_t shorter = std::min(chosen.size(), rejected.size());
-  const size_t n = std::min(common_start(chosen, rejected), shorter ? shorter - 1 : 0);
-  const ordered_json prompt = messages_from(chosen, 0, n);
-  return {learned_after(joined(prompt, messages_from(chosen, n, chosen.size()), where)),
-          learned_after(joined(prompt, messages_from(rejected, n, rejected.size()), where))};
+  RowPart chosen = part_of(row, "chosen"), rejected = part_of(row, "rejected");
+  const RowPart prompt =
+      has("prompt") ? part_of(row, "prompt") : take_common_prompt(chosen, rejected, where);
+  return {learned_after(joined(prompt, chosen, where)),
+          learned_after(joined(prompt, rejected, where))};
 }
 
 int64_t learned_tokens(const Example& e) {

@@ -1,11 +1,13 @@
 // Rows of fine-tuning data as tokens with a mask of the learned ones. A row is a JSON object of one
 // of these forms, or a document of a text or Parquet file:
 //   SFT   {"messages": [..]}                        every assistant turn is learned
+//         {"conversations": [..]}                   the same
 //         {"prompt", "completion"}                  strings, or lists of messages: the completion
 //         {"instruction", "input"?, "output"}       a user's message and its answer: the output
 //         {"text"}                                  everything
 //   DPO   {"prompt"?, "chosen", "rejected"}         strings or lists of messages
 //         {"instruction", "input"?, "chosen", "rejected"}
+// A message is {"role", "content"}, or ShareGPT's {"from", "value"} with human and gpt as roles.
 #pragma once
 
 #include <filesystem>
@@ -33,6 +35,12 @@ struct Preference {
   Example chosen, rejected;  // the same prompt, then the learned answer
 };
 
+// A value of a row, with lists of messages as as_messages() gives them, and its key for errors.
+struct RowPart {
+  const char* key;
+  nlohmann::ordered_json value;
+};
+
 // How the spelling of a special token is read in a row that no chat template renders: as
 // characters, like all external text, or as the token. A final end-of-text token is always read as
 // the token.
@@ -57,14 +65,12 @@ class ExampleEncoder {
     MarkedText prompt, completion;
     bool rendered = false;  // by the chat template
   };
-  Prompted joined(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
-                  const std::string& where) const;
-  Prompted rendered(const nlohmann::ordered_json& prompt, const nlohmann::ordered_json& answer,
-                    const std::string& where) const;
+  Prompted joined(const RowPart& prompt, const RowPart& answer, const std::string& where) const;
+  Prompted rendered(const RowPart& prompt, const RowPart& answer, const std::string& where) const;
   Prompted instructed(const nlohmann::ordered_json& row, const char* answer,
                       const std::string& where) const;
   Example learned_after(const Prompted&) const;
-  Example conversation(const nlohmann::ordered_json& messages, const std::string& where) const;
+  Example conversation(const RowPart& messages, const std::string& where) const;
   std::string_view without_end(std::string_view text) const;
   MarkedText outside(std::string_view text, bool last) const;
   // Appends the ids of a text to the example; returns what a text after it starts with.
@@ -83,6 +89,10 @@ class ExampleEncoder {
   bool opens_with_bos_;
   int32_t turn_end_;
 };
+
+// A list with ShareGPT's messages {"from", "value"} as {"role", "content"}; human is the user and
+// gpt the assistant. Other messages and other values are returned unchanged.
+nlohmann::ordered_json as_messages(nlohmann::ordered_json);
 
 // Throws unless it is a list of messages with known roles; `key` is its name in the row.
 void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);

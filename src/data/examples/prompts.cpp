@@ -50,7 +50,7 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   if (row.contains("prompt") && row["prompt"].is_array()) {
     if (!spec.chat || spec.form != "{}")
       fail(where, "expected a text for --prompt-form, got a list of messages");
-    messages = nlohmann::ordered_json::parse(row["prompt"].dump());
+    messages = as_messages(nlohmann::ordered_json::parse(row["prompt"].dump()));
     expect_messages(messages, "prompt", where);
   } else {
     const std::string_view key = prompt_key(row, where);

@@ -1,0 +1,111 @@
+// Rows of fine-tuning data: ShareGPT's messages, what is said of a wrong row, and the counts that a
+// run reports.
+#include <gtest/gtest.h>
+
+#include "data/examples/examples.h"
+#include "data/examples/prompts.h"
+#include "served_folder.h"
+#include "unit/message_of.h"
+#include "unit/test_io_support.h"
+
+namespace hearth {
+namespace {
+
+using nlohmann::ordered_json;
+
+ExampleEncoder encoder(int64_t max_length = 200) {
+  return {served_tokenizer(), ChatTemplate(served_template(), "test"), max_length};
+}
+
+Example example(const char* row) { return encoder().example(ordered_json::parse(row), "row"); }
+
+std::string example_error(const char* row) {
+  return message_of([&] { example(row); });
+}
+
+std::string preference_error(const char* row) {
+  return message_of([&] { encoder().preference(ordered_json::parse(row), "row"); });
+}
+
+TEST(AlignRows, AWrongValueIsNamedWithItsType) {
+  const std::string one = "[row] expected a string or a list of messages in ";
+  EXPECT_EQ(example_error(R"({"prompt": "2+2", "completion": 4})"),
+            one + "\"completion\", got number");
+  EXPECT_EQ(example_error(R"({"prompt": null, "completion": "4"})"), one + "\"prompt\", got null");
+  EXPECT_EQ(preference_error(R"({"prompt": "p", "chosen": {}, "rejected": "b"})"),
+            one + "\"chosen\", got object");
+  EXPECT_EQ(preference_error(R"({"prompt": "p", "chosen": "a", "rejected": true})"),
+            one + "\"rejected\", got boolean");
+  EXPECT_EQ(preference_error(R"({"chosen": [{"role": "user", "content": "p"}], "rejected": 3})"),
+            one + "\"rejected\", got number");
+  EXPECT_EQ(example_error(R"({"prompt": "p", "completion": [{"role": "user", "content": "a"}]})"),
+            "[row] expected two strings or two lists of messages in \"prompt\" and \"completion\", "
+            "got string and array");
+  EXPECT_EQ(preference_error(R"({"prompt": [{"role": "user", "content": "p"}],
+    "chosen": [{"role": "assistant"}], "rejected": [{"role": "assistant", "content": "b"}]})"),
+            "[row] expected messages with a role and a content in \"chosen\"");
+}
+
+TEST(AlignRows, TheThreeFormsOfPreferencesAreNamed) {
+  EXPECT_EQ(preference_error(R"({"prompt": "p", "completion": "c"})"),
+            "[row] expected prompt + chosen + rejected, instruction + chosen + rejected, or chosen "
+            "+ rejected as two conversations with the same beginning, got keys: \"prompt\", "
+            "\"completion\"");
+  EXPECT_EQ(preference_error(R"({"chosen": "a", "rejected": "b"})"),
+            "[row] chosen and rejected need a prompt when they are not lists of messages");
+  EXPECT_EQ(preference_error(R"({"chosen": [{"role": "assistant", "content": "a"}],
+    "rejected": [{"role": "assistant", "content": "b"}]})"),
+            "[row] chosen and rejected need a prompt, or the same messages at their beginning");
+}
+
+TEST(AlignRows, ShareGptsMessagesAreMessages) {
+  const Example shared = example(R"({"conversations": [{"from": "system", "value": "s"},
+    {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "text": "unused"})");
+  const Example plain = example(R"({"messages": [{"role": "system", "content": "s"},
+    {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
+  EXPECT_EQ(shared.tokens, plain.tokens);
+  EXPECT_EQ(shared.learned, plain.learned);
+  EXPECT_GT(learned_tokens(shared), 0);
+  // The names of roles may be mixed, and the list may have either key.
+  EXPECT_EQ(example(R"({"messages": [{"from": "system", "value": "s"},
+    {"from": "user", "value": "a"}, {"from": "assistant", "value": "b"}]})")
+                .tokens,
+            plain.tokens);
+  EXPECT_EQ(example(R"({"conversations": [{"role": "system", "content": "s"},
+    {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})")
+                .tokens,
+            plain.tokens);
+  EXPECT_EQ(example_error(R"({"conversations": [{"from": "observation", "value": "a"}]})"),
+            "[row] expected a role system, user or assistant, got \"observation\"");
+  EXPECT_EQ(example_error(R"({"conversations": [{"from": "human"}]})"),
+            "[row] expected messages with a role and a content in \"conversations\"");
+}
+
+TEST(AlignRows, ShareGptsMessagesMayBeAnswersAndPrompts) {
+  const auto preference = [](const char* row) {
+    const Preference p = encoder().preference(ordered_json::parse(row), "row");
+    return std::pair(p.chosen.tokens, p.rejected.tokens);
+  };
+  const auto plain = preference(R"({"prompt": [{"role": "user", "content": "p"}],
+    "chosen": [{"role": "assistant", "content": "a"}],
+    "rejected": [{"role": "assistant", "content": "b"}]})");
+  EXPECT_EQ(preference(R"({"prompt": [{"from": "human", "value": "p"}],
+    "chosen": [{"from": "gpt", "value": "a"}], "rejected": [{"from": "gpt", "value": "b"}]})"),
+            plain);
+  EXPECT_EQ(
+      preference(R"({"chosen": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "a"}],
+    "rejected": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "b"}]})"),
+      plain);
+  const test::TempDir dir;
+  write_file_atomic(dir / "p.jsonl", R"({"prompt": [{"from": "human", "value": "p"}]}
+{"prompt": [{"role": "user", "content": "p"}]}
+)");
+  const ChatTemplate chat(served_template(), "test");
+  const auto rows =
+      read_prompts(dir / "p.jsonl", {.chat = [&]() -> const ChatTemplate& { return chat; }});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].prompt, rows[1].prompt);
+}
+
+}  // namespace
+}  // namespace hearth
