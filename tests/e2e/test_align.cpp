@@ -323,6 +323,12 @@ TEST_F(AlignCommands, RowsThatAreLeftOutAreSaidWithTheReason) {
   EXPECT_NE(some.err.find("2 of 3 rows left out: no turn of the assistant in them"),
             std::string::npos)
       << some.err;
+  write_file_atomic(file, std::string_view("{\"prompt\": \"a\", \"completion\": \"\"}\n"
+                                           "{\"prompt\": \"a\", \"completion\": \"b\"}\n"));
+  const Ran empty = short_run(sft(folder / "empty", file));
+  EXPECT_EQ(empty.status, 0) << empty.err;
+  EXPECT_NE(empty.err.find("data: 1 of 2 rows have an empty answer"), std::string::npos)
+      << empty.err;
   write_file_atomic(file, turns("gpt"));
   expect_error(short_run(sft(folder / "none", file)), 1,
                "rows.jsonl:1] expected a role system, user or assistant, got \"gpt\"; did you mean "
@@ -360,7 +366,8 @@ TEST_F(AlignCommands, BadInputIsOneLine) {
   expect_error(hearth::run(folder, rows("{\"prompt\": 1, \"completion\": \"a\"}\n")), 1,
                "bad.jsonl:1");
   expect_error(hearth::run(folder, rows("not json\n")), 1, "bad.jsonl:1");
-  expect_error(hearth::run(folder, rows("")), 1, "something to learn");
+  expect_error(hearth::run(folder, rows("")), 1,
+               "bad.jsonl] expected rows with something to learn, got none");
   expect_error(hearth::run(folder, rows("{\"question\": \"a\"}\n")), 1, "got keys: \"question\"");
   expect_error(hearth::run(folder, with({"--max-length", "100000"})), 2, "256 tokens");
   expect_error(hearth::run(folder, with({"--model", (folder / "none").string()})), 1, "none");

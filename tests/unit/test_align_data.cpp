@@ -321,7 +321,7 @@ TEST(AlignData, ReadsListsAndLines) {
   const Examples<Example> all = read_examples(
       {(dir.path() / "a.json").string(), (dir.path() / "b.jsonl").string()}, encoder(5));
   EXPECT_EQ(all.read, 4);
-  EXPECT_EQ(all.cut, 1);
+  EXPECT_EQ(all.cut, 0);      // none that is kept
   EXPECT_EQ(all.cut_off, 1);  // its prompt alone is too long
   EXPECT_EQ(all.unanswered, 0);
   EXPECT_EQ(all.split, 1);

@@ -107,5 +107,62 @@ TEST(AlignRows, ShareGptsMessagesMayBeAnswersAndPrompts) {
   EXPECT_EQ(rows[0].prompt, rows[1].prompt);
 }
 
+TEST(AlignRows, EmptyAnswersAreCounted) {
+  EXPECT_TRUE(example(R"({"prompt": "p", "completion": ""})").empty);
+  EXPECT_TRUE(example(R"({"prompt": "p", "completion": "<|end|>"})").empty);
+  EXPECT_TRUE(example(R"({"instruction": "i", "output": ""})").empty);
+  EXPECT_TRUE(example(R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": ""}]})")
+                  .empty);
+  EXPECT_FALSE(example(R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": ""}, {"role": "assistant", "content": "b"}]})")
+                   .empty);
+  EXPECT_FALSE(example(R"({"prompt": "p", "completion": "c"})").empty);
+  EXPECT_FALSE(example(R"({"text": "a"})").empty);
+  const test::TempDir dir;
+  write_file_atomic(dir / "a.jsonl", R"({"prompt": "p", "completion": ""}
+{"prompt": "p", "completion": "c"}
+)");
+  const auto all = read_examples({(dir / "a.jsonl").string()}, encoder());
+  EXPECT_EQ(all.empty, 1);
+  EXPECT_EQ(all.notes(200),
+            std::vector<std::string>{
+                "1 of 2 rows have an empty answer: they teach only the end of a text"});
+  write_file_atomic(dir / "p.jsonl", R"({"prompt": "p", "chosen": "a", "rejected": ""}
+)");
+  EXPECT_EQ(read_preferences({(dir / "p.jsonl").string()}, encoder()).empty, 1);
+}
+
+// A row is left out or cut, not both.
+TEST(AlignRows, CountsOfRowsDoNotOverlap) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "a.jsonl", R"({"prompt": "abcdefgh", "completion": "c"}
+{"prompt": "a", "completion": "bcdefgh"}
+{"prompt": "a", "completion": "b"}
+)");
+  const auto all = read_examples({(dir / "a.jsonl").string()}, encoder(6));
+  EXPECT_EQ(all.left_out(6),
+            std::vector<std::string>{
+                "1 of 3 rows left out: their prompts fill all 6 tokens of --max-length"});
+  EXPECT_EQ(all.notes(6), std::vector<std::string>{"1 of 3 rows cut at 6 tokens"});
+  EXPECT_EQ(all.kept.size(), 2u);
+  write_file_atomic(dir / "p.jsonl", R"({"prompt": "abcdefgh", "chosen": "a", "rejected": "b"}
+{"prompt": "a", "chosen": "bbbbbbbb", "rejected": "bbbbbbbbc"}
+{"prompt": "a", "chosen": "bbbbbbbb", "rejected": "c"}
+)");
+  const auto pairs = read_preferences({(dir / "p.jsonl").string()}, encoder(6));
+  EXPECT_EQ(pairs.cut_off, 1);
+  EXPECT_EQ(pairs.equal, 1);
+  EXPECT_EQ(pairs.cut, 1);
+}
+
+TEST(AlignRows, ErrorsNameTheFiles) {
+  const test::TempDir dir;
+  const std::string a = (dir / "a.txt").string(), b = (dir / "b.txt").string();
+  write_file_atomic(a, ""), write_file_atomic(b, "");
+  EXPECT_EQ(read_examples({a}, encoder()).files, a);
+  EXPECT_EQ(read_examples({a, b}, encoder()).files, a + " and 1 more");
+}
+
 }  // namespace
 }  // namespace hearth

@@ -50,6 +50,12 @@ constexpr std::string_view preference_keys =
     "prompt + chosen + rejected, instruction + chosen + rejected, or chosen + rejected as two "
     "conversations with the same beginning";
 
+// The given files for errors: the first, and how many more.
+std::string named(const std::vector<std::string>& files) {
+  if (files.empty()) return "data";
+  return files.size() == 1 ? files[0] : fmt::format("{} and {} more", files[0], files.size() - 1);
+}
+
 // Calls body(row, where) for every row of every file; a text becomes the row {"text"}.
 template <class Body>
 void each_row(const std::vector<std::string>& patterns, std::string_view keys, Body body) {
@@ -99,6 +105,11 @@ void expect_roles(const ordered_json& messages, const std::string& where) {
       fail(where, "expected a role system, user or assistant, got {}{}", in_quotes(role),
            suggested_role(role));
   }
+}
+
+// Whether a message has text, or calls a tool in its place.
+bool says_something(const ordered_json& message) {
+  return message["content"] != "" || message.contains("tool_calls");
 }
 
 RowPart part_of(const ordered_json& row, const char* key) { return {key, as_messages(row[key])}; }
@@ -216,7 +227,7 @@ Example ExampleEncoder::within_length(Example e) const {
 }
 
 Example ExampleEncoder::learned_after(const Prompted& p) const {
-  Example e;
+  Example e{.tokens = {}, .learned = {}, .empty = p.empty};
   const TextStart start = add(e, p.prompt, false, p.rendered);
   const size_t answer = e.tokens.size();
   add(e, p.completion, true, p.rendered, start);
@@ -232,8 +243,10 @@ ExampleEncoder::Prompted ExampleEncoder::joined(const RowPart& prompt, const Row
     fail(where, "expected two strings or two lists of messages in \"{}\" and \"{}\", got {} and {}",
          prompt.key, answer.key, prompt.value.type_name(), answer.value.type_name());
   if (prompt.value.is_array()) return rendered(prompt, answer, where);
-  return {outside(prompt.value.get_ref<const std::string&>(), false),
-          outside(answer.value.get_ref<const std::string&>(), true), false};
+  const std::string& said = answer.value.get_ref<const std::string&>();
+  return {.prompt = outside(prompt.value.get_ref<const std::string&>(), false),
+          .completion = outside(said, true),
+          .empty = without_end(said).empty()};
 }
 
 ExampleEncoder::Prompted ExampleEncoder::rendered(const RowPart& prompt, const RowPart& answer,
@@ -249,7 +262,8 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const RowPart& prompt, const R
     fail(where,
          "the chat template renders the prompt differently with and without its answer, so the "
          "answer cannot be located");
-  return {before, whole.part(before.size()), true};
+  const bool empty = std::none_of(answer.value.begin(), answer.value.end(), says_something);
+  return {before, whole.part(before.size()), true, empty};
 }
 
 // The instruction as the user's message and `answer` (a key of the row) as the assistant's.
@@ -270,6 +284,10 @@ Example ExampleEncoder::conversation(const RowPart& part, const std::string& whe
   EncodedChat chat =
       encode_chat(tokenizer_, chat_.render_answers({.messages = messages, .now = now_}));
   Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
+  const auto answers = [](const ordered_json& m) {
+    return m["role"] == "assistant" && says_something(m);
+  };
+  e.empty = std::none_of(messages.begin(), messages.end(), answers);
   size_t last = e.tokens.size();  // start of the last answer
   while (last > 0 && !e.learned[last - 1]) --last;
   while (last > 0 && e.learned[last - 1]) --last;
@@ -280,8 +298,9 @@ Example ExampleEncoder::conversation(const RowPart& part, const std::string& whe
 
 // A text with its eos, of any length.
 Example ExampleEncoder::whole_text(const ordered_json& row, const std::string& where) const {
-  Example e;
-  add(e, outside(text_of(row, "text", where), true), true);
+  const std::string& text = text_of(row, "text", where);
+  Example e{.tokens = {}, .learned = {}, .empty = without_end(text).empty()};
+  add(e, outside(text, true), true);
   const size_t last = e.tokens.empty() ? 0 : e.tokens.size() - 1;
   return ended(std::move(e), last);
 }
@@ -351,16 +370,19 @@ void add_to(Sha256& hash, const Example& e) {
 
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder& enc) {
   Examples<Example> all;
+  all.files = named(files);
   each_row(files, example_keys, [&](const ordered_json& row, const std::string& where) {
     std::vector<Example> pieces = enc.examples(row, where);
     const Example& e = pieces.front();
-    ++all.read, all.cut += e.cut, all.rendered += e.rendered;
+    ++all.read, all.rendered += e.rendered;
     note_spelled(all, e.spelled, where);
     if (pieces.size() > 1) ++all.split, all.pieces += int64_t(pieces.size());
-    if (learned_tokens(e) == 0)
+    if (learned_tokens(e) == 0) {
       ++(e.cut ? all.cut_off : e.rendered ? all.unanswered : all.blank);
-    else
-      std::ranges::move(pieces, std::back_inserter(all.kept));
+      return;
+    }
+    all.cut += e.cut, all.empty += e.empty;
+    std::ranges::move(pieces, std::back_inserter(all.kept));
   });
   return all;
 }
@@ -368,16 +390,20 @@ Examples<Example> read_examples(const std::vector<std::string>& files, const Exa
 Examples<Preference> read_preferences(const std::vector<std::string>& files,
                                       const ExampleEncoder& enc) {
   Examples<Preference> all;
+  all.files = named(files);
   each_row(files, preference_keys, [&](const ordered_json& row, const std::string& where) {
     Preference p = enc.preference(row, where);
-    ++all.read, all.cut += p.chosen.cut || p.rejected.cut, all.rendered += p.chosen.rendered;
+    const bool cut = p.chosen.cut || p.rejected.cut;
+    ++all.read, all.rendered += p.chosen.rendered;
     note_spelled(all, p.chosen.spelled || p.rejected.spelled, where);
-    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0)
-      ++(p.chosen.cut || p.rejected.cut ? all.cut_off : all.blank);
-    else if (p.chosen.tokens == p.rejected.tokens)
+    if (learned_tokens(p.chosen) == 0 || learned_tokens(p.rejected) == 0) {
+      ++(cut ? all.cut_off : all.blank);
+    } else if (p.chosen.tokens == p.rejected.tokens) {
       ++all.equal;
-    else
+    } else {
+      all.cut += cut, all.empty += p.chosen.empty || p.rejected.empty;
       all.kept.push_back(std::move(p));
+    }
   });
   return all;
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "data/examples/example_counts.h"
 #include "sys/hash/hash.h"
 #include "text/chat/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -26,6 +27,7 @@ struct Example {
   bool cut = false;           // truncated at max_length
   bool spelled = false;       // it spells a special token, which was read as characters
   bool rendered = false;      // by the chat template
+  bool empty = false;         // its answers have no text: only their end is learned
 };
 
 // Hashes the tokens and the mask.
@@ -64,6 +66,7 @@ class ExampleEncoder {
   struct Prompted {
     MarkedText prompt, completion;
     bool rendered = false;  // by the chat template
+    bool empty = false;     // the completion has no text
   };
   Prompted joined(const RowPart& prompt, const RowPart& answer, const std::string& where) const;
   Prompted rendered(const RowPart& prompt, const RowPart& answer, const std::string& where) const;
@@ -99,16 +102,8 @@ void expect_messages(const nlohmann::ordered_json&, const char* key, const std::
 
 // The examples that have something to learn, with counts of the rows read.
 template <class T>
-struct Examples {
+struct Examples : ExampleCounts {
   std::vector<T> kept;
-  int64_t read = 0, cut = 0;      // rows read; rows truncated at max_length
-  int64_t split = 0, pieces = 0;  // texts longer than max_length, and the examples made of them
-  // Rows left out: no assistant turn; no text to learn; the answer starts after max_length; two
-  // equal answers.
-  int64_t unanswered = 0, blank = 0, cut_off = 0, equal = 0;
-  int64_t rendered = 0;    // rows that went through the chat template
-  int64_t spelled = 0;     // rows that spell a special token
-  std::string spelled_in;  // where the first of them is
 };
 Examples<Example> read_examples(const std::vector<std::string>& files, const ExampleEncoder&);
 Examples<Preference> read_preferences(const std::vector<std::string>& files, const ExampleEncoder&);

@@ -140,33 +140,17 @@ class ExampleTask : public Task {
   MemoryNeed planned_;
 };
 
-// Throws if no row is left to learn from. Reports how many rows were truncated or left out, and
+// Throws if no row is left to learn from. Reports how many rows were left out or truncated, and
 // why.
 template <class T>
 void expect_examples(const RunSpec& spec, const Examples<T>& e, const char* what,
                      int64_t max_length) {
-  std::vector<std::string> lines;
-  const auto left_out = [&](int64_t rows, const std::string& why) {
-    if (rows) lines.push_back(fmt::format("{} of {} rows left out: {}", rows, e.read, why));
-  };
-  left_out(e.unanswered, "no turn of the assistant in them");
-  left_out(e.blank, "no text to learn in them");
-  left_out(e.cut_off, fmt::format("their prompts fill all {} tokens of --max-length", max_length));
-  left_out(e.equal, "both answers are equal");
+  const std::vector<std::string> reasons = e.left_out(max_length);
   if (e.kept.empty())
-    fail(what, "expected rows with something to learn, got {}",
-         lines.empty() ? "none" : fmt::format("{}", fmt::join(lines, "; ")));
-  if (e.cut)
-    lines.push_back(fmt::format("{} of {} rows cut at {} tokens", e.cut, e.read, max_length));
-  if (e.split)
-    lines.push_back(fmt::format("{} of {} rows split into {} of at most {} tokens", e.split, e.read,
-                                e.pieces, max_length));
-  for (const std::string& line : lines) spec.tell(fmt::format("{}: {}", what, line));
-  if (e.spelled)
-    spec.tell(
-        fmt::format("{}: {} of {} rows spell a special token, the first in {}: they are "
-                    "learned as characters; --special-tokens takes them for the tokens",
-                    what, e.spelled, e.read, e.spelled_in));
+    fail(e.files, "expected rows with something to learn, got {}",
+         reasons.empty() ? "none" : fmt::format("{}", fmt::join(reasons, "; ")));
+  for (const auto& lines : {reasons, e.notes(max_length)})
+    for (const std::string& line : lines) spec.tell(fmt::format("{}: {}", what, line));
 }
 
 // The examples of a run: those of --data, split into trained and held-out ones, and those of --val,
