@@ -82,7 +82,10 @@ std::vector<fs::path> expand_glob(const std::string& pattern) {
   ::globfree(&found);
   // A name that contains brackets or stars is still a name.
   if (paths.empty() && fs::exists(pattern)) paths.emplace_back(pattern);
-  if (paths.empty()) fail(pattern, "no file matches this path or pattern");
+  const bool list = pattern.find(',') != pattern.npos && pattern.find('{') == pattern.npos;
+  if (paths.empty())
+    fail(pattern, "no file matches this path or pattern{}",
+         list ? "; a comma does not separate files: give each file its own flag" : "");
   return paths;
 }
 

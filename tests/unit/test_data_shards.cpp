@@ -192,6 +192,11 @@ TEST(ExpandGlob, SortsAndRefusesNothing) {
   EXPECT_EQ(expand_glob((dir / "[x].bin").string()), (std::vector<fs::path>{dir / "[x].bin"}));
   EXPECT_TRUE(
       mentions(error_of([&] { expand_glob((dir / "z*").string()); }), {"z*", "no file matches"}));
+  const std::string list = (dir / "b_1.bin").string() + "," + (dir / "c.bin").string();
+  const std::string none = "] no file matches this path or pattern";
+  EXPECT_EQ(error_of([&] { expand_glob(list); }),
+            "[" + list + none + "; a comma does not separate files: give each file its own flag");
+  EXPECT_EQ(error_of([&] { expand_glob("/{none,neither}"); }), "[/{none,neither}" + none);
 }
 
 TEST(TokenStat, CountsDocuments) {
