@@ -19,6 +19,7 @@
 #include "infer/engine.h"
 #include "sys/build_info.h"
 #include "sys/error.h"
+#include "sys/files/files.h"
 #include "sys/terminal.h"
 
 namespace hearth::inline cli {
@@ -58,6 +59,18 @@ void add_force(CLI::App& app, bool& to) { app.add_flag("--force", to, "overwrite
 void expect_new(const std::filesystem::path& file, bool force) {
   if (!force && std::filesystem::exists(file))
     fail(file.string(), "this file exists: choose another place, or --force to overwrite it");
+}
+
+void expect_writable(const std::filesystem::path& file) {
+  std::error_code unknown;
+  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+  std::vector<std::filesystem::path> missing;  // the deepest folder first
+  for (auto at = folder; !std::filesystem::exists(at, unknown) && at != at.parent_path();
+       at = at.parent_path())
+    missing.push_back(at);
+  make_dirs(folder);
+  { const AtomicFile probe(file); }  // removed again
+  for (const auto& at : missing) std::filesystem::remove(at, unknown);
 }
 
 void add_common(CLI::App& app, Common& c) {

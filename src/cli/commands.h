@@ -40,6 +40,9 @@ CLI::Validator between(double least, double most);
 // --force, and the error without it for a command that would overwrite `file` (commands.cpp).
 void add_force(CLI::App&, bool& to);
 void expect_new(const std::filesystem::path& file, bool force);
+// Throws if `file` or its folder cannot be created, so that a long command fails at its start.
+// Leaves nothing behind (commands.cpp).
+void expect_writable(const std::filesystem::path& file);
 
 // Backend options beyond the defaults that a command needs.
 struct BackendWish {

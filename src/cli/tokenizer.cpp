@@ -37,7 +37,9 @@ struct TrainFlags {
 };
 
 void run_train(const TrainFlags& flags) {
-  expect_new(fs::path(flags.out) / "tokenizer.json", flags.force);
+  const fs::path out = fs::path(flags.out) / "tokenizer.json";
+  expect_new(out, flags.force);
+  expect_writable(out);
   std::vector<fs::path> files = expand_globs(flags.input);
   refuse_folders(files, "*.txt");
   std::ranges::sort(files);  // the result does not depend on the given order
@@ -76,9 +78,8 @@ void run_train(const TrainFlags& flags) {
                             double(bytes) * 1e-6));
   tokenizer.save(flags.out);
   if (tokenizer.vocab_size() < spec.vocab)
-    say_problem(fmt::format(
-        "the text yields only {} of the {} requested tokens; use --vocab {} with pretrain",
-        tokenizer.vocab_size(), spec.vocab, tokenizer.vocab_size()));
+    say_problem(fmt::format("the text yields only {} of the {} requested tokens",
+                            tokenizer.vocab_size(), spec.vocab));
   const double seconds = seconds_since(start);
   if (flags.json)
     fmt::print("{}\n", ordered_json{{"vocab", tokenizer.vocab_size()},
@@ -88,9 +89,8 @@ void run_train(const TrainFlags& flags) {
                                     {"out", flags.out}}
                            .dump());
   else
-    fmt::print("{}: {} tokens from {} files, {:.1f} MB, in {:.1f} s\n",
-               (fs::path(flags.out) / "tokenizer.json").string(), tokenizer.vocab_size(),
-               files.size(), double(bytes) * 1e-6, seconds);
+    fmt::print("{}: {} tokens from {} files, {:.1f} MB, in {:.1f} s\n", out.string(),
+               tokenizer.vocab_size(), files.size(), double(bytes) * 1e-6, seconds);
 }
 
 struct TextFlags {

@@ -215,9 +215,9 @@ TEST_F(DataTokenizer, TrainingSaysHowManyTokensTheTextGave) {
   const Ran few = train("few", "8192", "short.txt");
   const auto made = nlohmann::json::parse(read_file(folder / "few/tokenizer.json"));
   const std::string size = std::to_string(made["model"]["vocab"].size() + 1);  // and end-of-text
-  EXPECT_NE(few.err.find("hearth: the text yields only " + size +
-                         " of the 8192 requested tokens; use --vocab " + size + " with pretrain\n"),
-            std::string::npos)
+  EXPECT_NE(
+      few.err.find("hearth: the text yields only " + size + " of the 8192 requested tokens\n"),
+      std::string::npos)
       << few.err;
   EXPECT_EQ(train("all", "300").err.find("requested tokens"), std::string::npos);
   write_file_atomic(folder / "empty.txt", std::string_view(""));
@@ -274,6 +274,23 @@ TEST_F(DataTokenizer, ATableIsRefusedWithTheFlagThatTakesIt) {
         run(folder, {"tokenizer", "train", "--input", folder / name, "--out", folder / "none"}), 1,
         "rename it to .txt to read it as plain text");
   }
+}
+
+// Before anything is learned: expect_error() allows no line about it.
+TEST_F(DataTokenizer, AnOutputThatCannotBeWrittenIsReportedFirst) {
+  write_file_atomic(folder / "file", std::string_view("not a folder"));
+  const auto train_to = [&](const std::string& out) {
+    return run(folder, {"tokenizer", "train", "--input", folder / "text.txt", "--vocab", "300",
+                        "--out", out});
+  };
+  expect_error(train_to("/proc/x"), 1, "[/proc/x] could not create the folder");
+  expect_error(train_to(folder / "file/tok"), 1, "could not create the folder");
+  expect_error(train_to("/proc"), 1, "could not create the file");
+  // A path that can be written is not touched by a command that fails later.
+  expect_error(run(folder, {"tokenizer", "train", "--input", folder / "gone.txt", "--out",
+                            folder / "new/tok"}),
+               1, "no file matches");
+  EXPECT_FALSE(fs::exists(folder / "new"));
 }
 
 TEST_F(DataTokenizer, AColumnNamesTheKeyOfRows) {
