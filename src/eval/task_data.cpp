@@ -28,13 +28,29 @@ void each_line(const fs::path& path, F f) {
   }
 }
 
-template <class F>  // f(object, where)
-void each_object(const fs::path& path, F f) {
+// What a row needs, for errors.
+constexpr std::string_view hellaswag_keys =
+    "activity_label, ctx_a, ctx_b, endings and label, as in HellaSwag";
+constexpr std::string_view choice_keys =
+    "context + choices (a list of texts) + gold (the index of the right one), or question + "
+    "choices + answerKey as in ARC";
+constexpr std::string_view lambada_keys = "text, whose last word is predicted, as in LAMBADA";
+
+[[noreturn]] void refuse_keys(const json& j, std::string_view wanted, const std::string& where) {
+  std::string keys;
+  for (const auto& [key, value] : j.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
+  fail(where, "expected {}, got keys: {}", wanted, keys.empty() ? "none" : keys);
+}
+
+// Calls f(object, where) for each line of a file of JSON lines; `wanted`: the keys of an object.
+template <class F>
+void each_object(const fs::path& path, std::string_view wanted, F f) {
   each_line(path, [&](std::string_view line, const std::string& where) {
     if (line.empty()) return;
-    const json j = parse_json_line(line, where);
-    if (!j.is_object()) fail(where, "expected an object, got {}", j.type_name());
-    f(j, where);
+    const size_t begin = line.find_first_not_of(" \t\xef\xbb\xbf");  // after a byte order mark
+    if (begin == line.npos || line[begin] != '{')
+      fail(where, "expected an object with {}, got {}", wanted, in_quotes(line));
+    f(parse_json_line(line, where), where);
   });
 }
 
@@ -61,10 +77,15 @@ std::vector<std::string> texts_of(const json& list, const std::string& where) {
   return out;
 }
 
+bool is_index(std::string_view text) {
+  return !text.empty() && text.size() <= 4 &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 // A number, or a number as a string.
 size_t label_of(const json& v, const std::string& where) {
   const std::string text = v.is_string() ? v.get<std::string>() : v.dump();
-  if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != text.npos)
+  if (!is_index(text))
     fail(where, "expected the index of the correct choice, got {}", in_quotes(text));
   return size_t(std::stoi(text));
 }
@@ -91,6 +112,8 @@ std::string with_each(std::string text, std::string_view from, std::string_view 
 }
 
 Choices hellaswag_row(const json& j, const std::string& where) {
+  for (const char* key : {"activity_label", "ctx_a", "ctx_b", "endings", "label"})
+    if (!j.contains(key)) refuse_keys(j, hellaswag_keys, where);
   Choices c;
   c.context =
       hellaswag_text(text_of(j, "activity_label", where) + ": " + text_of(j, "ctx_a", where) + " " +
@@ -135,12 +158,17 @@ void expect_choice_keys(const json& j, const std::string& where) {
       (question->is_object() ? question->contains("stem") && question->contains("choices")
                              : has("choices"));
   if (arc || (!question && has("context") && has("choices") && has("gold"))) return;
-  std::string keys;
-  for (const auto& [key, value] : j.items()) keys += (keys.empty() ? "" : ", ") + in_quotes(key);
-  fail(where,
-       "expected context + choices (a list of texts) + gold (the index of the right one), or "
-       "question + choices + answerKey as in ARC, got keys: {}",
-       keys.empty() ? "none" : keys);
+  refuse_keys(j, choice_keys, where);
+}
+
+// The second of the six lines of an item.
+size_t hellaswag_label(std::string_view line, const std::string& where) {
+  if (!is_index(line))
+    fail(where,
+         "this is no HellaSwag file: expected the index of the right ending as line 2 of an item's "
+         "six (context, index, four endings), or a .jsonl file of rows with {}; got {}",
+         hellaswag_keys, in_quotes(line));
+  return label_of(json(std::string(line)), where);
 }
 
 template <class T>
@@ -177,7 +205,7 @@ std::string hellaswag_text(std::string_view text) {
 std::vector<Choices> read_hellaswag(const fs::path& path) {
   std::vector<Choices> items;
   if (path.extension() == ".jsonl") {
-    each_object(path, [&](const json& j, const std::string& where) {
+    each_object(path, hellaswag_keys, [&](const json& j, const std::string& where) {
       items.push_back(hellaswag_row(j, where));
     });
     return not_empty(std::move(items), path);
@@ -188,7 +216,7 @@ std::vector<Choices> read_hellaswag(const fs::path& path) {
     if (line_of == 0)
       item = {.context = hellaswag_text(line), .choices = {}};
     else if (line_of == 1)
-      item.gold = label_of(json(line), where);
+      item.gold = hellaswag_label(line, where);
     else
       item.choices.push_back(hellaswag_text(line));
     if (++line_of < 6) return;
@@ -202,7 +230,7 @@ std::vector<Choices> read_hellaswag(const fs::path& path) {
 
 std::vector<Choices> read_choices(const fs::path& path) {
   std::vector<Choices> items;
-  each_object(path, [&](const json& j, const std::string& where) {
+  each_object(path, choice_keys, [&](const json& j, const std::string& where) {
     expect_choice_keys(j, where);
     if (j.contains("question")) {
       items.push_back(arc_row(j, where));
@@ -218,7 +246,8 @@ std::vector<Choices> read_choices(const fs::path& path) {
 
 std::vector<LastWord> read_lambada(const fs::path& path) {
   std::vector<LastWord> items;
-  each_object(path, [&](const json& j, const std::string& where) {
+  each_object(path, lambada_keys, [&](const json& j, const std::string& where) {
+    if (!j.contains("text")) refuse_keys(j, lambada_keys, where);
     const std::string text = text_of(j, "text", where);
     const size_t gap = text.rfind(' ');
     if (gap == std::string::npos) fail(where, "expected a text of several words, got one");

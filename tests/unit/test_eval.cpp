@@ -285,6 +285,23 @@ TEST(Eval, NamesTheLineThatIsWrong) {
                  "right one), or question + choices + answerKey as in ARC, got keys: ");
   write_file_atomic(dir / "h.txt", "context\n0\nan ending\n");
   expect_error(error_of([&] { read_hellaswag(dir / "h.txt"); }), "expected six lines per item");
+  write_file_atomic(dir / "h.txt", "Once upon a time\n\nthere was a dog.\n");
+  expect_error(error_of([&] { read_hellaswag(dir / "h.txt"); }),
+               "h.txt:2] this is no HellaSwag file: expected the index of the right ending as line "
+               "2 of an item's six (context, index, four endings), or a .jsonl file of rows with "
+               "activity_label, ctx_a, ctx_b, endings and label, as in HellaSwag; got \"\"");
+  write_file_atomic(dir / "h.jsonl", "{\"text\":\"a\"}");
+  expect_error(error_of([&] { read_hellaswag(dir / "h.jsonl"); }),
+               "h.jsonl:1] expected activity_label, ctx_a, ctx_b, endings and label, as in "
+               "HellaSwag, got keys: \"text\"");
+  write_file_atomic(dir / "plain.txt", "Once upon a time\n");
+  expect_error(error_of([&] { read_choices(dir / "plain.txt"); }),
+               "plain.txt:1] expected an object with context + choices (a list of texts)");
+  expect_error(error_of([&] { read_lambada(dir / "plain.txt"); }),
+               "plain.txt:1] expected an object with text, whose last word is predicted, as in "
+               "LAMBADA, got \"Once upon a time\"");
+  write_file_atomic(dir / "marked.jsonl", "\xef\xbb\xbf{\"text\":\"one two\"}\n");
+  EXPECT_EQ(read_lambada(dir / "marked.jsonl").size(), 1u);
   write_file_atomic(dir / "l.jsonl", "{\"text\":\"word\"}");
   expect_error(error_of([&] { read_lambada(dir / "l.jsonl"); }), "of several words, got one");
 }
