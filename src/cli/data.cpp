@@ -10,6 +10,7 @@
 #include "data/holdout.h"
 #include "data/prepare.h"
 #include "data/token_stats.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 #include "sys/threads.h"
@@ -52,13 +53,13 @@ void warn_of_marks(const PrepareResult& r) {
   for (size_t i = 0; i < std::min(most, r.marks_inside.size()); ++i) {
     const auto& [path, count] = r.marks_inside[i];
     say_problem(
-        fmt::format("{}: <|endoftext|> occurs {} times inside a line and was read as plain text; "
-                    "put it on a separate line to end a document",
-                    path == "-" ? "stdin" : path.string(), count));
+        fmt::format("{}: <|endoftext|> occurs {} inside a line and was read as plain text; put it "
+                    "on a separate line to end a document",
+                    path == "-" ? "stdin" : path.string(), counted(count, "time")));
   }
   if (r.marks_inside.size() > most)
-    say_problem(
-        fmt::format("the same warning applies to {} more files", r.marks_inside.size() - most));
+    say_problem(fmt::format("the same warning applies to {}",
+                            counted(int64_t(r.marks_inside.size() - most), "more file")));
 }
 
 void run_prepare(const PrepareFlags& flags) {
@@ -101,8 +102,8 @@ void run_prepare(const PrepareFlags& flags) {
   for (const auto& [name, counts, shards] :
        {std::tuple("train", r.train, r.train_shards), std::tuple("val", r.val, r.val_shards)})
     if (shards > 0)
-      fmt::print("{}: {} tokens of {} documents in {} files under {}\n", name, counts.tokens,
-                 counts.documents, shards, flags.out);
+      fmt::print("{}: {} of {} in {} under {}\n", name, counted(counts.tokens, "token"),
+                 counted(counts.documents, "document"), counted(shards, "file"), flags.out);
   if (r.pieces)
     fmt::print(
         "--val-fraction would have put all whole documents on one side, so texts were split into "
@@ -178,10 +179,10 @@ void stat_eval(const fs::path& path, const StatFlags& flags) {
     return;
   }
   fmt::print(
-      "{}: evaluation file, {} examples with {} completions, {} tokens of context and {} of "
+      "{}: evaluation file, {} with {}, {} of context and {} of "
       "completions up to {}, the longest {} together\n",
-      path.string(), s.examples, s.completions, s.context_tokens, s.completion_tokens, s.max_token,
-      s.longest);
+      path.string(), counted(s.examples, "example"), counted(s.completions, "completion"),
+      counted(s.context_tokens, "token"), s.completion_tokens, s.max_token, s.longest);
 }
 
 void run_stat(const StatFlags& flags) {
@@ -214,15 +215,14 @@ void run_stat(const StatFlags& flags) {
                                  {"vocab_checked", flags.vocab}};
       fmt::print("{}\n", line.dump());
     } else {
-      fmt::print(
-          "{}: {} {}, {} tokens up to {}, {} documents {} of {} to {} tokens (mean "
-          "{:.1f}){}\n",
-          path.string(), name(file.format()), file.width() == 2 ? "uint16" : "uint32", file.size(),
-          s.max_token, s.counts.documents,
-          s.marks.open >= 0 ? fmt::format("opened by {}", s.marks.open)
-                            : fmt::format("closed by {}", s.marks.close),
-          s.counts.shortest, s.counts.longest, s.mean_length(),
-          flags.vocab > 0 ? fmt::format(", all below {}", flags.vocab) : "");
+      fmt::print("{}: {} {}, {} up to {}, {} {} of {} to {} (mean {:.1f}){}\n", path.string(),
+                 name(file.format()), file.width() == 2 ? "uint16" : "uint32",
+                 counted(file.size(), "token"), s.max_token,
+                 counted(s.counts.documents, "document"),
+                 s.marks.open >= 0 ? fmt::format("opened by {}", s.marks.open)
+                                   : fmt::format("closed by {}", s.marks.close),
+                 s.counts.shortest, counted(s.counts.longest, "token"), s.mean_length(),
+                 flags.vocab > 0 ? fmt::format(", all below {}", flags.vocab) : "");
     }
   }
   if (!flags.json && paths.size() > 1) fmt::print("{} files, {} tokens\n", paths.size(), tokens);
@@ -328,12 +328,11 @@ void run_stories(const StoriesFlags& flags) {
                                  {"realised_nats_per_char", per_char}};
     fmt::print(to, "{}\n", report.dump());
   } else {
-    fmt::print(
-        to,
-        "{} stories, {} bytes\nentropy: {:.4f} nats per story of {:.2f} characters, {:.6f} nats "
-        "per character\nthese stories: {:.4f} nats per story, {:.6f} nats per character\n",
-        w.stories, w.bytes, e.nats_per_story, e.chars_per_story, e.nats_per_char(), per_story,
-        per_char);
+    fmt::print(to,
+               "{}, {} bytes\nentropy: {:.4f} nats per story of {:.2f} characters, {:.6f} nats "
+               "per character\nthese stories: {:.4f} nats per story, {:.6f} nats per character\n",
+               counted(w.stories, "story", "stories"), w.bytes, e.nats_per_story, e.chars_per_story,
+               e.nats_per_char(), per_story, per_char);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "model/files/folder.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/progress.h"
 #include "sys/terminal.h"
@@ -214,7 +215,7 @@ void write_logits(Examinee& e, const EvalFlags& f) {
   }
   const std::filesystem::path out = std::filesystem::absolute(f.out);
   write_safetensors(out.parent_path(), out.filename().string(), tensors);
-  say("{}: wrote the logits of {} lines\n", f.out, lists.size());
+  say("{}: wrote the logits of {}\n", f.out, counted(int64_t(lists.size()), "line"));
 }
 
 void print_result(const EvalFlags& f, const EvalResult& r) {

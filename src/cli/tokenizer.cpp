@@ -13,6 +13,7 @@
 #include "formats/checkpoint_dir.h"
 #include "formats/json.h"
 #include "sys/clock.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/progress.h"
@@ -72,8 +73,8 @@ void run_train(const TrainFlags& flags) {
   };
   const Tokenizer tokenizer = train_bpe(spec, next, threads);
   if (!any_text)
-    fail(flags.input.front(), "expected text to train a tokenizer on, got none in {} {}",
-         files.size(), files.size() == 1 ? "file" : "files");
+    fail(flags.input.front(), "expected text to train a tokenizer on, got none in {}",
+         counted(int64_t(files.size()), "file"));
   status.finish(fmt::format("learned {} tokens from {:.1f} MB of text", tokenizer.vocab_size(),
                             double(bytes) * 1e-6));
   tokenizer.save(flags.out);
@@ -89,8 +90,9 @@ void run_train(const TrainFlags& flags) {
                                     {"out", flags.out}}
                            .dump());
   else
-    fmt::print("{}: {} tokens from {} files, {:.1f} MB, in {:.1f} s\n", out.string(),
-               tokenizer.vocab_size(), files.size(), double(bytes) * 1e-6, seconds);
+    fmt::print("{}: {} tokens from {}, {:.1f} MB, in {:.1f} s\n", out.string(),
+               tokenizer.vocab_size(), counted(int64_t(files.size()), "file"), double(bytes) * 1e-6,
+               seconds);
 }
 
 struct TextFlags {

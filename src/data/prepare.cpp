@@ -10,6 +10,7 @@
 #include "data/jsonl.h"
 #include "data/shard_writer.h"
 #include "formats/json.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/progress.h"
 #include "sys/threads.h"
@@ -343,9 +344,9 @@ class Run {
       fail("prepare", "the inputs contain no text");
     if (spec_.val_fraction > 0 && (train_.counts.documents == 0 || val_.counts.documents == 0))
       fail("--val-fraction",
-           "all {} documents of standard input fell on one side: write them to a file and pass "
-           "that, separate them by lines <|endoftext|>, or drop --val-fraction",
-           train_.counts.documents + val_.counts.documents);
+           "standard input has {}, all on one side: write it to a file and pass that, separate "
+           "documents by lines <|endoftext|>, or drop --val-fraction",
+           counted(train_.counts.documents + val_.counts.documents, "document"));
     train_.finish();
     val_.finish();
     if (spec_.format == TokenFormat::raw) {

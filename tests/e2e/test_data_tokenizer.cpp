@@ -293,6 +293,26 @@ TEST_F(DataTokenizer, AnOutputThatCannotBeWrittenIsReportedFirst) {
   EXPECT_FALSE(fs::exists(folder / "new"));
 }
 
+TEST_F(DataTokenizer, OneOfSomethingIsSingular) {
+  write_file_atomic(folder / "one.txt", std::string_view("one <|endoftext|> text\n"));
+  EXPECT_NE(train("single", "257", "one.txt").out.find(" 257 tokens from 1 file, "),
+            std::string::npos);
+  const Ran made = run(folder, {"data", "prepare", "--tokenizer", folder / "tok", "--input",
+                                folder / "one.txt", "--out", folder / "one"});
+  EXPECT_NE(made.out.find(" of 1 document in 1 file under "), std::string::npos) << made.out;
+  EXPECT_NE(made.err.find("<|endoftext|> occurs 1 time inside a line"), std::string::npos)
+      << made.err;
+  const Ran stat = run(folder, {"data", "stat", folder / "one/train_000001.bin"});
+  EXPECT_NE(stat.out.find(", 1 document opened by "), std::string::npos) << stat.out;
+  expect_error(run(folder, {"tokenizer", "train", "--input", folder / "one.txt", "--vocab", "5",
+                            "--out", folder / "few"}),
+               2, "(256 bytes and 1 special token)");
+  const Ran story = run(folder, {"data", "stories", "--out", folder / "s.txt", "--stories", "1"});
+  EXPECT_TRUE(story.out.starts_with("1 story, ")) << story.out;
+  EXPECT_TRUE(run(folder, {"data", "stories", "--out", folder / "t.txt", "--stories", "2"})
+                  .out.starts_with("2 stories, "));
+}
+
 TEST_F(DataTokenizer, AColumnNamesTheKeyOfRows) {
   write_file_atomic(folder / "rows.jsonl", std::string_view("{\"content\": \"the cat\"}\n"));
   const Arguments rows{"--input", folder / "rows.jsonl"}, named{"--column", "content"};

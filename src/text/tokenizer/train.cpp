@@ -8,6 +8,7 @@
 #include <queue>
 #include <tuple>
 
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "text/tokenizer/scanner.h"
 #include "text/tokenizer/vocabulary.h"
@@ -290,8 +291,8 @@ Tokenizer train_bpe(const BpeTrainSpec& spec, const TextSource& next, Threads& t
   const size_t least = 256 + spec.special.size();
   if (spec.vocab < 0 || size_t(spec.vocab) < least || spec.vocab > 1 << 24)
     fail_usage("tokenizer train",
-               "expected a vocabulary of {} (256 bytes and {} special tokens) to 16777216, got {}",
-               least, spec.special.size(), spec.vocab);
+               "expected a vocabulary of {} (256 bytes and {}) to 16777216, got {}", least,
+               counted(int64_t(spec.special.size()), "special token"), spec.vocab);
   Trainer trainer(count_words(next, scanner_of(*pattern), spec, threads));
   trainer.learn(spec, size_t(spec.vocab) - spec.special.size());
   VocabularyParts parts = std::move(trainer).parts();
