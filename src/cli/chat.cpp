@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <random>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/constraint_flags.h"
@@ -134,19 +136,27 @@ class Chat {
     if (word == "/reset") {
       reset();
       note("(started a new conversation)\n");
-    } else if (word == "/save" && !rest.empty()) {
-      save(rest);
+    } else if ((word == "/save" || word == "/save!") && !rest.empty()) {
+      save(rest, word == "/save!");
     } else {
-      problem(fmt::format("[chat] expected /reset, /save FILE or /quit, got {}", in_quotes(line)));
+      problem(fmt::format(
+          "[chat] expected /reset, /save FILE, /save! FILE (overwrites a file) or /quit, got {}",
+          in_quotes(line)));
     }
   }
 
   // Writes the whole conversation as one JSONL line, including turns that the model no longer sees.
-  void save(const std::string& file) {
+  // Overwrites only files that this chat has written, unless `force` is set.
+  void save(const std::string& file, bool force) {
     try {
+      std::error_code ignored;
+      const std::string path = std::filesystem::absolute(file, ignored).lexically_normal();
+      if (!force && !saved_.contains(path) && std::filesystem::exists(path, ignored))
+        fail(file, "this file exists: choose another name, or /save! {} to overwrite it", file);
       write_file_atomic(file, ordered_json{{"messages", messages_}}.dump(
                                   -1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                   "\n");
+      saved_.insert(path);
       note(fmt::format("(saved {} messages to {})\n", messages_.size(), file));
     } catch (const Error& e) { problem(e.what()); }
   }
@@ -233,8 +243,9 @@ class Chat {
   const std::shared_ptr<Constraint> constraint_;
   const bool terminal_;
   LineReader lines_;
-  ordered_json messages_;  // including the dropped turns
-  size_t left_out_ = 0;    // oldest turns that the model no longer sees
+  ordered_json messages_;        // including the dropped turns
+  std::set<std::string> saved_;  // files that this chat has written
+  size_t left_out_ = 0;          // oldest turns that the model no longer sees
   int64_t failed_ = 0;
 };
 

@@ -81,6 +81,25 @@ TEST(Chat, RemembersSavesAndForgets) {
   EXPECT_NE(chat.err().find("expected /reset"), std::string::npos);
 }
 
+// A file that this chat has written may be saved again; another one only by /save!.
+TEST(Chat, SavingOverwritesOnlyItsOwnFiles) {
+  const Folder folder;
+  const std::string file = folder / "notes.txt", own = folder / "own.json";
+  write_file_atomic(file, std::string_view("mine"));
+  ChatRun kept(folder, {"--system", "Be brief."});
+  kept.type("/save " + file + "\n/save " + own + "\n/save " + own + "\n");
+  EXPECT_EQ(kept.end(), 1) << kept.err();
+  EXPECT_EQ(read_file(file), "mine");
+  EXPECT_NE(kept.err().find("this file exists: choose another name, or /save! " + file),
+            std::string::npos)
+      << kept.err();
+  EXPECT_NE(kept.err().find("1 lines of standard input failed"), std::string::npos) << kept.err();
+  ChatRun forced(folder, {"--system", "Be brief."});
+  forced.type("/save! " + file + "\n");
+  EXPECT_EQ(forced.end(), 0) << forced.err();
+  EXPECT_EQ(json::parse(read_file(file))["messages"].size(), 1u);
+}
+
 size_t times(const std::string& text, const std::string& part) {
   size_t n = 0;
   for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
