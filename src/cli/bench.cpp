@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 
 #include "cli/bench.h"
 #include "cli/model_flags.h"
@@ -24,6 +25,11 @@ nlohmann::ordered_json bench_line(const Backend& b, const std::string& what,
                                   const std::string& shape, double value, const std::string& unit) {
   return {{"bench", what},  {"device", b.describe()}, {"commit", build_info().commit},
           {"shape", shape}, {"value", value},         {"unit", unit}};
+}
+
+std::string flop_text(double flops) {
+  return flops < 1e12 ? fmt::format("{:.1f} GFLOP", 1e-9 * flops)
+                      : fmt::format("{:.1f} TFLOP", 1e-12 * flops);
 }
 
 int64_t peak_bytes(const Backend& b) {
@@ -53,7 +59,7 @@ constexpr double gib = 1 << 30;
 struct BenchFlags {
   Common common;
   std::string preset = "gpt2";
-  std::string dtype = "fp32";
+  std::string dtype = "auto";
   std::string fp8_head = "on", fp8_wgrad = "fp8";
   int64_t batch = 4, seq = 64;
   int steps = 10;
@@ -71,9 +77,20 @@ struct BenchFlags {
 
 TrainDType dtype_of(const BenchFlags& f) { return parse_enum<TrainDType>(f.dtype, "--dtype"); }
 
-std::unique_ptr<Backend> backend_of(const BenchFlags& f) {
-  const TrainDType d = dtype_of(f);
-  return make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
+// Also replaces a --dtype of auto, as pretrain does.
+std::unique_ptr<Backend> backend_of(BenchFlags& f) {
+  TrainDType d = dtype_of(f);
+  std::unique_ptr<Backend> backend =
+      make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});
+  resolve_dtype(d, *backend);
+  f.dtype = enum_name(d);
+  return backend;
+}
+
+// The model of a run, its adapters and its batch: "gpt2 lora 16 bf16 4x64".
+std::string shape_of(const BenchFlags& f, const ProgramSpec& s) {
+  return fmt::format("{}{} {} {}x{}", name_over_preset(f.preset, f.model), f.lora.given_text(),
+                     f.dtype, s.B, s.T);
 }
 
 ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
@@ -133,7 +150,7 @@ Timed time_steps(const ProgramSpec& s, Backend& backend, int steps) {
   return t;
 }
 
-void bench_train(const BenchFlags& f) {
+void bench_train(BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   expect_fit(s, MemoryBudget::for_run(*backend));
@@ -141,10 +158,7 @@ void bench_train(const BenchFlags& f) {
   const Timed t = time_steps(s, *backend, f.steps);
   const double tokens = double(s.B * s.T) / t.seconds;
   const double flops = tokens * train_flops_per_token(s.model, s.T);
-  nlohmann::ordered_json j =
-      bench_line(*backend, "train",
-                 fmt::format("{} {} {}x{}", name_over_preset(f.preset, f.model), f.dtype, s.B, s.T),
-                 tokens, "tokens/s");
+  nlohmann::ordered_json j = bench_line(*backend, "train", shape_of(f, s), tokens, "tokens/s");
   j["recompute"] = f.recompute;
   j["optimizer"] = f.optimizer;
   j["offload"] = f.offload;
@@ -158,10 +172,9 @@ void bench_train(const BenchFlags& f) {
     for (const auto& [name, seconds] : t.profile) j["profile_ms"][name] = 1e3 * seconds;
   if (f.common.json) return print_json(j);
   fmt::print(
-      "{} {} batch {} x {}: {:.1f} tokens/s, {:.1f} ms per step, {:.1f} GFLOP/s, {:.0f}% of the "
-      "{:.0f} GFLOP/s measured for a large matrix product\n",
-      name_over_preset(f.preset, f.model), f.dtype, s.B, s.T, tokens, 1e3 * t.seconds, flops * 1e-9,
-      100 * flops / peak, peak * 1e-9);
+      "{}: {:.1f} tokens/s, {:.1f} ms per step, {:.1f} GFLOP/s, {:.0f}% of the {:.0f} GFLOP/s "
+      "measured for a large matrix product\n",
+      shape_of(f, s), tokens, 1e3 * t.seconds, flops * 1e-9, 100 * flops / peak, peak * 1e-9);
   if (!f.profile) return;
   double total = 0;
   for (const auto& [name, seconds] : t.profile) total += seconds;
@@ -188,7 +201,7 @@ int64_t largest_fit(ProgramSpec s, int64_t most, int64_t bytes) {
 // The search for the largest batch of `bench fit` ends here, far beyond any useful micro-batch.
 constexpr int64_t most_fit_tokens = int64_t(1) << 26;
 
-void bench_fit(const BenchFlags& f) {
+void bench_fit(BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   const MemoryNeed need = memory_need(s);
@@ -196,9 +209,7 @@ void bench_fit(const BenchFlags& f) {
   const int64_t most = std::max<int64_t>(1, most_fit_tokens / s.T);
   const int64_t best = largest_fit(s, most, budget.bytes());
   nlohmann::ordered_json j =
-      bench_line(*backend, "fit",
-                 fmt::format("{} {} {}x{}", name_over_preset(f.preset, f.model), f.dtype, s.B, s.T),
-                 double(need.total()), "bytes");
+      bench_line(*backend, "fit", shape_of(f, s), double(need.total()), "bytes");
   j["weights"] = need.weights, j["masters"] = need.masters, j["gradients"] = need.gradients;
   j["optimizer_state"] = need.optimizer_state, j["activations"] = need.activations;
   j["tables"] = need.tables;
@@ -216,8 +227,7 @@ void bench_fit(const BenchFlags& f) {
     j["over_plan"] = measured / double(need.total()) - 1;
   }
   if (f.common.json) return print_json(j);
-  fmt::print("{} {} batch {} x {}, recompute {}\n{}\n", name_over_preset(f.preset, f.model),
-             f.dtype, s.B, s.T, f.recompute, describe(need));
+  fmt::print("{}, recompute {}\n{}\n", shape_of(f, s), f.recompute, describe(need));
   fmt::print("activation arena {:.3f} GiB, lower bound {:.3f} GiB, {:.2f}% above\n",
              double(need.activations) / gib, double(need.activation_bound) / gib,
              100 * (double(need.activations) / double(need.activation_bound) - 1));
@@ -235,7 +245,7 @@ LayerSpec attending_layer(const ModelConfig& c) {
   return *std::ranges::find_if(layers, &LayerSpec::attends);
 }
 
-void bench_gemm(const BenchFlags& f) {
+void bench_gemm(BenchFlags& f) {
   expect_not_fp8(f);
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
@@ -269,7 +279,7 @@ void bench_gemm(const BenchFlags& f) {
   }
 }
 
-void bench_attention(const BenchFlags& f) {
+void bench_attention(BenchFlags& f) {
   expect_not_fp8(f);
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
@@ -320,7 +330,7 @@ void bench_attention(const BenchFlags& f) {
   }
 }
 
-void bench_data_loader(const BenchFlags& f) {
+void bench_data_loader(BenchFlags& f) {
   LoaderSpec s;
   s.files = expand_globs(f.data);
   s.batch = f.batch, s.seq = f.seq;
@@ -337,12 +347,35 @@ void bench_data_loader(const BenchFlags& f) {
              r.tokens_per_s * 1e-6);
 }
 
+void add_model_flags(CLI::App& c, BenchFlags& f) {
+  c.add_option("--preset", f.preset, "model preset")->capture_default_str();
+  c.add_option(
+       "--dtype", f.dtype,
+       "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16; fp8 for train and fit")
+      ->capture_default_str();
+  c.add_option("--fp8-head", f.fp8_head,
+               "with --dtype fp8: on: the products of the head are fp8 too; off: bf16")
+      ->capture_default_str();
+  c.add_option("--fp8-wgrad", f.fp8_wgrad,
+               "with --dtype fp8: type of the products for weight gradients: fp8, bf16")
+      ->capture_default_str();
+  c.add_option("--recompute", f.recompute, "gradient checkpointing: none, light or block")
+      ->capture_default_str();
+  c.add_option("--optimizer", f.optimizer, optimizer_help)->capture_default_str();
+  c.add_flag("--offload", f.offload, "keep optimizer state and master weights in host memory");
+  c.add_option("--steps", f.steps, "measured steps")->capture_default_str()->check(at_least(1));
+  f.model.add(c, ModelConfig{}, model_group);
+  f.lora.add(c, LoraConfig{}, "Adapters");
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "benchmark this machine");
   bench->require_subcommand(1);
-  const auto command = [bench](const char* name, const char* help, void (*run)(const BenchFlags&)) {
+  // A pipe or file gets each row when it is measured.
+  bench->preparse_callback([](size_t) { std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); });
+  const auto command = [bench](const char* name, const char* help, void (*run)(BenchFlags&)) {
     CLI::App* c = bench->add_subcommand(name, help);
     auto f = std::make_shared<BenchFlags>();
     add_common(*c, f->common);
@@ -355,34 +388,20 @@ void add_bench(CLI::App& app) {
     c->callback([f, run] { run(*f); });
     return std::pair{c, f};
   };
-  const auto on_model = [&](const char* name, const char* help, void (*run)(const BenchFlags&)) {
+  const auto on_model = [&](const char* name, const char* help, void (*run)(BenchFlags&),
+                            const char* dtype) {
     auto [c, f] = command(name, help, run);
-    c->add_option("--preset", f->preset, "model preset")->capture_default_str();
-    c->add_option("--dtype", f->dtype,
-                  "compute type: fp32 or bf16; on a GPU also tf32 or fp16; fp8 for train and fit")
-        ->capture_default_str();
-    c->add_option("--fp8-head", f->fp8_head,
-                  "with --dtype fp8: on: the products of the head are fp8 too; off: bf16")
-        ->capture_default_str();
-    c->add_option("--fp8-wgrad", f->fp8_wgrad,
-                  "with --dtype fp8: type of the products for weight gradients: fp8, bf16")
-        ->capture_default_str();
-    c->add_option("--recompute", f->recompute, "gradient checkpointing: none, light or block")
-        ->capture_default_str();
-    c->add_option("--optimizer", f->optimizer, optimizer_help)->capture_default_str();
-    c->add_flag("--offload", f->offload, "keep optimizer state and master weights in host memory");
-    c->add_option("--steps", f->steps, "measured steps")->capture_default_str()->check(at_least(1));
-    f->model.add(*c, ModelConfig{}, model_group);
-    f->lora.add(*c, LoraConfig{}, "Adapters");
+    f->dtype = dtype;
+    add_model_flags(*c, *f);
     return std::pair{c, f};
   };
-  auto [train, tf] = on_model("train", "time training steps on random tokens", bench_train);
+  auto [train, tf] = on_model("train", "time training steps on random tokens", bench_train, "auto");
   train->add_flag("--profile", tf->profile, "print the time spent in each kind of op");
   auto [fit, ff] =
-      on_model("fit", "plan the memory of a run and find the largest batch", bench_fit);
+      on_model("fit", "plan the memory of a run and find the largest batch", bench_fit, "auto");
   fit->add_flag("--measure", ff->measure, "run a step and compare its peak memory with the plan");
-  on_model("gemm", "time the matrix products of a model", bench_gemm);
-  on_model("attention", "time attention, forward and backward", bench_attention);
+  on_model("gemm", "time the matrix products of a model", bench_gemm, "fp32");
+  on_model("attention", "time attention, forward and backward", bench_attention, "fp32");
   add_bench_fp8(*bench);
   add_bench_infer(*bench);
   add_bench_grpo(*bench);

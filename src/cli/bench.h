@@ -11,6 +11,9 @@ namespace hearth::inline cli {
 nlohmann::ordered_json bench_line(const Backend&, const std::string& what, const std::string& shape,
                                   double value, const std::string& unit);
 
+// A number of FLOPs with the prefix that leaves digits to read: "37.0 GFLOP" or "1.5 TFLOP".
+std::string flop_text(double flops);
+
 // Peak memory of the process: of the GPU for a GPU backend, else of the host.
 int64_t peak_bytes(const Backend&);
 

@@ -22,7 +22,7 @@ struct BenchCacheFlags {
   Common common;
   std::vector<std::string> presets = {"modern-124m", "mla-124m"};
   std::string dtype = "auto";
-  std::vector<int64_t> contexts = {1024, 8192, 32768}, batches = {1, 64};
+  std::vector<int64_t> contexts, batches;  // empty: chosen by the device
   int steps = 20;
 };
 
@@ -130,7 +130,16 @@ void bench_cache_case(const BenchCacheFlags& f, const CacheCase& c, Backend& bac
              shape, 1e6 * seconds, 1e-9 * rate, 100 * rate / bandwidth, c.token_bytes());
 }
 
-void bench_cache(const BenchCacheFlags& f) {
+// On a CPU the sizes of a GPU would take minutes.
+void choose_sizes(BenchCacheFlags& f, const Backend& backend) {
+  const bool card = backend.device_bytes() > 0;
+  if (f.contexts.empty())
+    f.contexts = card ? std::vector<int64_t>{1024, 8192, 32768} : std::vector<int64_t>{256, 1024};
+  if (f.batches.empty())
+    f.batches = card ? std::vector<int64_t>{1, 64} : std::vector<int64_t>{1, 4};
+}
+
+void bench_cache(BenchCacheFlags& f) {
   for (const int64_t context : f.contexts)
     if (context < 1) fail_usage("--contexts", "expected at least 1 token, got {}", context);
   for (const int64_t batch : f.batches)
@@ -140,6 +149,7 @@ void bench_cache(const BenchCacheFlags& f) {
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.fp16 = dtype == TrainDType::fp16});
   resolve_dtype(dtype, *backend);
+  choose_sizes(f, *backend);
   const double bandwidth = measure_bandwidth(*backend);
   for (const int64_t batch : f.batches)
     for (const int64_t context : f.contexts)
@@ -163,12 +173,12 @@ void add_bench_cache(CLI::App& bench) {
       ->capture_default_str();
   c->add_option("--dtype", f->dtype, "compute type: auto, fp32 or bf16; on a GPU also fp16")
       ->capture_default_str();
-  c->add_option("--contexts", f->contexts, "tokens of each sequence")
-      ->delimiter(',')
-      ->capture_default_str();
-  c->add_option("--batches", f->batches, "sequences that decode together")
-      ->delimiter(',')
-      ->capture_default_str();
+  c->add_option("--contexts", f->contexts,
+                "tokens of each sequence; default: 1024,8192,32768 on a GPU, 256,1024 on the CPU")
+      ->delimiter(',');
+  c->add_option("--batches", f->batches,
+                "sequences that decode together; default: 1,64 on a GPU, 1,4 on the CPU")
+      ->delimiter(',');
   c->add_option("--steps", f->steps, "measured steps")->capture_default_str()->check(at_least(1));
   c->callback([f] { bench_cache(*f); });
 }

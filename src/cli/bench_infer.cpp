@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 struct InferFlags {
   Common common;
-  std::string preset = "gpt2", dtype = "fp32", weights = "plain", kv = "plain";
+  std::string preset = "gpt2", dtype = "auto", weights = "plain", kv = "plain";
   bool batch_invariant = false;
   int64_t batch = 1, prompt = 128, made = 256, workload = 0;
   int64_t step_tokens = 512;
@@ -118,17 +118,28 @@ struct Bench {
                                         .fp16 = train_dtype == TrainDType::fp16,
                                         .batch_invariant = f.batch_invariant})),
         config(config_of(f, constrained)),
-        dtype(to_dtype(train_dtype)),
+        dtype(resolved(train_dtype, *backend)),
         format(weight_format(f.weights, *backend)),
         cache(cache_format(f.kv)),
         params(*backend, decoder_params(config, format), dtype) {
     params.initialise(f.seed);
   }
+  static DType resolved(TrainDType& dtype, const Backend& backend) {
+    resolve_dtype(dtype, backend);
+    return to_dtype(dtype);
+  }
+  // The requests of a workload have fixed lengths, so the context of a shorter model is extended.
   static ModelConfig config_of(const InferFlags& f, const Constrained& constrained) {
     ModelConfig c = model_over_preset(f.preset, f.model);
     if (constrained.tokenizer) c.vocab = constrained.tokenizer->vocab_size();
-    const int64_t longest = f.workload ? 2 * workload_longest : f.prompt + f.made;
-    c.context = std::max(c.context, longest);  // the weights are random anyway
+    if (f.workload)
+      c.context = std::max(c.context, 2 * workload_longest);
+    else if (f.prompt + f.made > c.context)
+      fail_usage(
+          "--new",
+          "expected --prompt and --new of at most {} tokens together, the context of {}, got "
+          "{} and {}; --context makes it longer",
+          c.context, f.preset, f.prompt, f.made);
     return c.resolve();
   }
   Engine engine(int64_t context) {
@@ -165,7 +176,7 @@ struct Bench {
   // Cache bytes per token, over all layers.
   int64_t cached_bytes() const { return cache_block_bytes(config, cache, dtype) / cache_block; }
   std::string weights_name() const {
-    std::string name = flags.dtype;
+    std::string name(enum_name(train_dtype));
     if (format != WeightFormat::plain) name = fmt::format("{} {}", to_string(format), name);
     if (cache != CacheFormat::plain) name += fmt::format(" kv {}", to_string(cache));
     if (flags.batch_invariant) name += " batch-invariant";
@@ -283,7 +294,7 @@ void add_bench_infer(CLI::App& bench) {
   auto f = std::make_shared<InferFlags>();
   add_common(*c, f->common);
   c->add_option("--preset", f->preset, "model preset")->capture_default_str();
-  c->add_option("--dtype", f->dtype, "compute type: fp32 or bf16; on a GPU also tf32 or fp16")
+  c->add_option("--dtype", f->dtype, "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16")
       ->capture_default_str();
   add_weights(*c, f->weights);
   add_kv(*c, f->kv);

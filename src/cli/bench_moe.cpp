@@ -152,8 +152,8 @@ void print_rate(const BenchMoeFlags& f, const Backend& b, const std::string& wha
   nlohmann::ordered_json j = bench_line(b, "moe", shape, 1e-12 * flops / seconds, "TFLOP/s");
   j["ms"] = 1e3 * seconds, j["limit_ms"] = 1e3 * limit, j["share"] = limit / seconds;
   if (f.common.json) return print_json(j);
-  fmt::print("{:<24}{:9.3f} ms {:8.1f} TFLOP/s  {:4.0f}% of the limit, {:.3f} ms\n", what,
-             1e3 * seconds, 1e-12 * flops / seconds, 100 * limit / seconds, 1e3 * limit);
+  fmt::print("{:<24}{:9.3f} ms {:>14}/s  {:4.0f}% of the limit, {:.3f} ms\n", what, 1e3 * seconds,
+             flop_text(flops / seconds), 100 * limit / seconds, 1e3 * limit);
 }
 
 void time_layer(const BenchMoeFlags& f, Backend& backend, DType dtype, const BenchLimits& limits,
@@ -196,8 +196,8 @@ void bench_moe(const BenchMoeFlags& f) {
     resolve_dtype(dtype, *backend);
     limits = {measure_peak(*backend, to_dtype(dtype)), measure_bandwidth(*backend)};
     if (!f.common.json)
-      fmt::print("limits: {:.0f} TFLOP/s for a large matrix product, {:.0f} GB/s for a copy\n",
-                 1e-12 * limits.peak, 1e-9 * limits.bandwidth);
+      fmt::print("limits: {}/s for a large matrix product, {:.0f} GB/s for a copy\n",
+                 flop_text(limits.peak), 1e-9 * limits.bandwidth);
     time_layer(f, *backend, to_dtype(dtype), limits, "");
     if (!f.both || backend->device_bytes() == 0 || !on_hopper_kernels(f, to_dtype(dtype))) return;
   }

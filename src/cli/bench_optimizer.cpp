@@ -129,7 +129,7 @@ void bench_optimizer(const BenchOptimizerFlags& f) {
       "{}: {:.3f} ms per update of {:.1f}M parameters, {:.0f}% of the speed limit: {:.3f} ms",
       shape, 1e3 * t.seconds, 1e-6 * double(store.count()), 100 * floor / t.seconds, 1e3 * floor);
   fmt::print(" for {:.2f} GB at {:.0f} GB/s", 1e-9 * bytes, 1e-9 * bandwidth);
-  if (flops > 0) fmt::print(" and {:.2f} TFLOP at {:.1f} TFLOP/s", 1e-12 * flops, 1e-12 * peak);
+  if (flops > 0) fmt::print(" and {} at {}/s", flop_text(flops), flop_text(peak));
   fmt::print("\n");
   for (const auto& [name, seconds] : t.profile)
     if (f.profile) fmt::print("  {:<18}{:9.3f} ms\n", name, 1e3 * seconds);

@@ -215,7 +215,8 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
     }
   }
   if (wish.tf32 || wish.fp16)
-    fail_usage("dtype", "expected fp32 or bf16 on the CPU, got {}", wish.tf32 ? "tf32" : "fp16");
+    fail_usage("--dtype", "expected fp32 or bf16 on the CPU, or fp8 for training, got {}",
+               wish.tf32 ? "tf32" : "fp16");
   return make_cpu_backend(c.threads);
 }
 

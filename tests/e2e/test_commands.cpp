@@ -17,10 +17,75 @@ TEST(Info, PrintsExactCounts) {
 
 TEST(Bench, FitIsAtItsBound) {
   const Folder folder;
-  const auto j = json_of(
-      run(folder, {"bench", "fit", "--preset", "gpt2", "--batch", "4", "--seq", "1024", "--json"}));
+  const auto j = json_of(run(folder, {"bench", "fit", "--preset", "gpt2", "--batch", "4", "--seq",
+                                      "1024", "--dtype", "fp32", "--json"}));
   EXPECT_LT(j["over_bound"].get<double>(), 0.01);
   EXPECT_GT(j["activations"].get<double>(), 1e9);
+}
+
+// What is planned and timed is what pretrain starts on this machine.
+TEST(Bench, ComputesInTheDtypeOfAuto) {
+  const Folder folder;
+  const std::string best =
+      json_of(run(folder, {"info", "--json"}))["cpu"]["auto_dtype"]["training"]["dtype"];
+  const Arguments model{"--preset", "tiny", "--layers", "1",   "--dim", "32",
+                        "--heads",  "2",    "--device", "cpu", "--json"};
+  const std::string name = "tiny layers 1 dim 32 heads 2 " + best;
+  for (const char* bench : {"fit", "train"})
+    EXPECT_EQ(json_of(run(folder,
+                          Arguments{"bench", bench, "--batch", "1", "--seq", "8", "--steps", "1"} +
+                              model))["shape"],
+              name + " 1x8")
+        << bench;
+  const Ran infer = run(
+      folder, Arguments{"bench", "infer", "--prompt", "4", "--new", "4", "--repeats", "1"} + model);
+  EXPECT_EQ(json_of(infer)["shape"], name + " batch 1 prompt 4 new 4");
+  EXPECT_TRUE(infer.err.starts_with("hearth: computing in " + best)) << infer.err;
+  expect_error(run(folder, {"bench", "train", "--device", "cpu", "--dtype", "fp16"}), 2,
+               "[--dtype] expected fp32 or bf16 on the CPU, or fp8 for training, got fp16");
+}
+
+TEST(Bench, InferKeepsTheContext) {
+  const Folder folder;
+  const Arguments bench{"bench", "infer", "--preset", "tiny", "--device", "cpu", "--prompt", "12"};
+  expect_error(run(folder, bench + Arguments{"--new", "501"}), 2,
+               "[--new] expected --prompt and --new of at most 512 tokens together, the context of "
+               "tiny, got 12 and 501; --context makes it longer");
+}
+
+// A reader of a pipe or file sees a row while the next one is measured.
+TEST(Bench, EachRowIsWrittenAtOnce) {
+  const Folder folder;
+  const pid_t bench =
+      start(folder, {"bench", "cache", "--device", "cpu", "--threads", "1", "--presets", "tiny",
+                     "--contexts", "16,2048", "--batches", "4", "--steps", "300", "--json"});
+  const fs::path out = folder / "run.out";
+  const auto rows = [&] { return fs::exists(out) ? fs::file_size(out) : 0; };
+  while (rows() == 0 && !has_ended(bench))
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_FALSE(has_ended(bench)) << read_file(folder / "run.err");
+  kill(bench, SIGKILL);
+  wait_for(bench);
+  EXPECT_NE(read_file(out).find("tiny"), std::string::npos);
+}
+
+TEST(Bench, CacheIsSmallOnTheCpu) {
+  const Folder folder;
+  const Ran r = run(
+      folder, {"bench", "cache", "--device", "cpu", "--presets", "tiny", "--steps", "1", "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 4) << r.out;
+  EXPECT_NE(r.out.find("context 1024 batch 4"), std::string::npos) << r.out;
+}
+
+TEST(Bench, MoePrintsDigitsOnACpu) {
+  const Folder folder;
+  const Ran r = run(folder, {"bench", "moe", "--device", "cpu", "--tokens", "32", "--dim", "32",
+                             "--hidden", "32", "--experts", "4", "--top-k", "2", "--steps", "1"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find(" GFLOP/s  "), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find(" 0.0 TFLOP/s"), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find(" 0 TFLOP/s"), std::string::npos) << r.out;
 }
 
 // Memory is the limit of the largest batch, whatever --batch is.
@@ -40,10 +105,10 @@ TEST(Bench, FitFindsTheLargestBatch) {
 
 TEST(Bench, InferCountsEveryToken) {
   const Folder folder;
-  const Arguments bench{"bench",   "infer",    "--preset",   "tiny",  "--vocab",
-                        "300",     "--layers", "1",          "--dim", "32",
-                        "--heads", "2",        "--hidden",   "64",    "--device",
-                        "cpu",     "--json",   "--kv-heads", "1"};
+  const Arguments bench{"bench",    "infer",   "--preset", "tiny", "--vocab", "300",
+                        "--layers", "1",       "--dim",    "32",   "--heads", "2",
+                        "--hidden", "64",      "--device", "cpu",  "--json",  "--kv-heads",
+                        "1",        "--dtype", "fp32"};
   const auto batch = json_of(run(
       folder, bench + Arguments{"--batch", "3", "--prompt", "70", "--new", "9", "--repeats", "1"}));
   for (const char* key : {"device", "commit", "shape", "value", "unit", "ttft_ms", "share"})
@@ -61,11 +126,11 @@ TEST(Bench, InferTimesConstrainedText) {
   const Folder folder;
   const std::string tokenizer = test::test_data("tokenizers/gpt2"), schema = folder / "s.json";
   write_file_atomic(schema, R"({"type": "array", "items": {"type": "integer"}, "minItems": 99})");
-  const Arguments bench{"bench",    "infer",   "--preset", "tiny",       "--layers",
-                        "1",        "--dim",   "32",       "--heads",    "2",
-                        "--hidden", "64",      "--device", "cpu",        "--json",
-                        "--prompt", "4",       "--new",    "9",          "--repeats",
-                        "1",        "--batch", "2",        "--kv-heads", "1"};
+  const Arguments bench{"bench",    "infer",     "--preset", "tiny",     "--layers", "1",
+                        "--dim",    "32",        "--heads",  "2",        "--hidden", "64",
+                        "--device", "cpu",       "--json",   "--prompt", "4",        "--new",
+                        "9",        "--repeats", "1",        "--batch",  "2",        "--kv-heads",
+                        "1",        "--dtype",   "fp32"};
   const auto j =
       json_of(run(folder, bench + Arguments{"--tokenizer", tokenizer, "--json-schema", schema}));
   const std::string model = "tiny layers 1 dim 32 heads 2 kv-heads 1 hidden 64";

@@ -72,11 +72,22 @@ TEST(LoraCommands, FitSaysThatFrozenWeightsNeedNothing) {
   const auto lora = json_of(run(folder, fit + Arguments{"--lora", "16"}));
   // c_attn, c_proj, c_fc, c_proj of twelve layers.
   const int64_t adapters = 12 * 16 * ((768 + 2304) + (768 + 768) + (768 + 3072) + (3072 + 768));
+  EXPECT_EQ(lora["shape"], "gpt2 lora 16 bf16 1x128");
   EXPECT_EQ(lora["gradients"], adapters * 4);
   EXPECT_EQ(lora["optimizer_state"], adapters * 8);
   EXPECT_EQ(lora["masters"], adapters * 4);
   EXPECT_EQ(lora["weights"].get<int64_t>(), whole["weights"].get<int64_t>() + adapters * 2);
   EXPECT_LT(lora["value"].get<double>(), 0.5 * whole["value"].get<double>());
+}
+
+TEST(LoraCommands, BenchTrainNamesTheAdapters) {
+  const Folder folder;
+  const Arguments bench{"bench",   "train", "--preset", "tiny", "--layers", "1",
+                        "--batch", "1",     "--seq",    "8",    "--steps",  "1",
+                        "--dtype", "fp32",  "--lora",   "4",    "--device", "cpu"};
+  EXPECT_EQ(json_of(run(folder, bench + Arguments{"--json"}))["shape"],
+            "tiny layers 1 lora 4 fp32 1x8");
+  EXPECT_TRUE(run(folder, bench).out.starts_with("tiny layers 1 lora 4 fp32 1x8: "));
 }
 
 TEST(LoraCommands, WrongCalls) {
