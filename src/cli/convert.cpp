@@ -26,7 +26,7 @@ void run_convert(const ConvertFlags& flags) {
   const Converted c = convert_model(spec, *backend);
   if (c.widened)
     say("{} matrices are stored as Q8_0 or F16 because the blocks of {} do not fit their rows\n",
-        c.widened, c.dtype);
+        c.widened, flags.spec.dtype);
   if (c.left_out)
     say("the GGUF file does not hold the model's {} modules of multi-token prediction\n",
         c.left_out);

@@ -25,12 +25,14 @@ const Choice choices[] = {
     {"relative-bias",
      words("--position relative --relative-buckets 6 --relative-distance 9 --dropout-attention 0.1 "
            "--recompute block --window 12 --window-pattern SL --mtp 1 --mtp-loss 0.5"),
-     "llama.cpp has no architecture that computes this model (hearth)"},
+     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: llama cannot "
+     "express position = relative"},
     {"experts",
      words("--layers 3 --experts 6 --top-k 2 --expert-hidden 8 --shared-experts 1 "
            "--first-dense-layers 1 --router sigmoid --router-bias --router-scale 2 "
            "--balance-loss 0.01 --router-z-loss 0.001 --balance-rate 0.01"),
-     "llama.cpp has no architecture that computes this model (hearth)"},
+     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: mixtral "
+     "cannot express shared_experts = 1"},
     {"latent",
      words("--kv-heads 0 --kv-latent 12 --q-latent 10 --nope-dim 6 --rope-dim 4 --v-head-dim 5 "
            "--rope-pairs interleaved --recompute light"),
@@ -39,16 +41,17 @@ const Choice choices[] = {
      words("--layers 3 --kv-heads 0 --kv-latent 12 --nope-dim 6 --rope-dim 4 --experts 6 --top-k 2 "
            "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "
            "--router-bias --window 6 --recompute block"),
-     "llama.cpp has no architecture that computes this model (hearth)"},
-    {"further-tokens", words("--mtp 2 --mtp-loss 0.5 --recompute block"),
-     "llama.cpp has no architecture that computes this model (hearth)"},
+     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: deepseek_v3 "
+     "cannot express window = 6"},
+    {"further-tokens", words("--mtp 2 --mtp-loss 0.5 --recompute block"), ""},
     {"latent-further-tokens",
      words("--layers 3 --kv-heads 0 --kv-latent 12 --nope-dim 6 --rope-dim 4 --experts 6 --top-k 2 "
            "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "
            "--router-bias --balance-rate 0.01 --balance-loss 0.01 --mtp 2 --recompute block"),
      "", "deepseek_v3"},
     {"switch-experts", words("--experts 4 --top-k 1 --router switch --act relu2 --recompute block"),
-     "llama.cpp has no architecture that computes this model (hearth)"},
+     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: mixtral "
+     "cannot express act = relu2"},
     {"recipe",
      words("--layers 4 --act relu2 --norm-gain=false --embed-norm --qk-norm before_rope "
            "--qk-norm-gain=false --rotary 0.5 --score-scale 0.3 --x0-skip --u-skips "
@@ -57,7 +60,7 @@ const Choice choices[] = {
            "--window-schedule 0:2,2:6 --long-window-schedule 0:4,3:12 --tied=false "
            "--zero-projections --zero-head --embed-std 1 --logit-scale 0.25 --logit-softcap 15 "
            "--lr-factors vector:5,embedding:2"),
-     "llama.cpp has no architecture that computes this model (hearth)"}};
+     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it"}};
 
 class LayerCommand : public testing::TestWithParam<Choice> {};
 

@@ -137,6 +137,11 @@ TEST(Convert, QuantisesMatricesAndSaysWhatItCouldNot) {
   const Converted q8 =
       convert_model({.from = dir / "a", .gguf = dir / "m.gguf", .dtype = "q8_0"}, *m.backend);
   EXPECT_EQ(q8.widened, 2);
+  EXPECT_EQ(q8.dtype, "q8_0 and fp16");
+  // No row fits blocks of 256.
+  const Converted q6 =
+      convert_model({.from = dir / "a", .gguf = dir / "q6.gguf", .dtype = "q6_k"}, *m.backend);
+  EXPECT_EQ(q6.dtype, q8.dtype);
   const GgufFile f(dir / "m.gguf");
   EXPECT_EQ(f.tensors.at("blk.0.ffn_up.weight").type, GgmlType::q8_0);
   EXPECT_EQ(f.tensors.at("blk.0.attn_output.weight").type, GgmlType::f16);
@@ -164,6 +169,7 @@ TEST(Convert, QuantisesInLargeBlocks) {
   const Converted q4 =
       convert_model({.from = dir / "a", .gguf = dir / "q4.gguf", .dtype = "q4_k"}, *m.backend);
   EXPECT_EQ(q4.widened, 2);  // what reads the hidden values
+  EXPECT_EQ(q4.dtype, "q4_k and q8_0 and q6_k");
   EXPECT_EQ(GgufFile(dir / "q4.gguf").whole("general.file_type"), 14);
   EXPECT_EQ(type_in("q4.gguf", "blk.0.attn_q.weight"), GgmlType::q4_k);
   EXPECT_EQ(type_in("q4.gguf", "token_embd.weight"), GgmlType::q6_k);
@@ -273,7 +279,8 @@ TEST(Convert, RefusesWhatItCannotSay) {
   Model n(own);
   n.save(dir / "n");
   expect_error(converting({.from = dir / "n", .gguf = dir / "n.gguf"}),
-               "no architecture that computes this model (hearth)");
+               "no architecture that computes this model, so GGUF cannot hold it: llama cannot "
+               "express rope_reverse = true");
   EXPECT_FALSE(fs::exists(dir / "n.gguf"));
   own = small("modern-124m");
   own.qk_norm = QkNorm::none, own.window = 4;

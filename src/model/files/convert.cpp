@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 
 #include "formats/fields.h"
@@ -164,6 +165,19 @@ void write_folder(const fs::path& to, const ModelSource& source, const ModelToWr
   folder.commit();
 }
 
+// The types of a GGUF file's matrices, the most frequent one first: "q6_k and q8_0".
+std::string types_of(const GgufWritten& written) {
+  std::vector<std::pair<int64_t, std::string_view>> counts;
+  for (const NamedType& t : named_types)
+    if (const auto it = written.matrices.find(t.ggml); it != written.matrices.end())
+      counts.emplace_back(it->second, t.name);
+  std::ranges::sort(counts, std::greater());
+  std::string names;
+  for (const auto& [count, name] : counts)
+    names += (names.empty() ? "" : " and ") + std::string(name);
+  return names;
+}
+
 fs::path base_of(const ConvertSpec& spec) {
   if (!spec.from.empty()) return spec.from;
   if (spec.adapter.empty()) fail_usage("convert", "convert needs --from MODEL or --adapter");
@@ -200,12 +214,15 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
                  .tokenizer = !source.tokenizer().empty()};
   if (!spec.to.empty()) write_folder(spec.to, source, result, type.dtype, spec.shard_bytes);
   if (spec.gguf.empty()) return done;
-  done.widened = write_gguf_model(spec.gguf, result.config, result.params,
-                                  {.type = type.ggml,
-                                   .name = source.path().stem().string(),
-                                   .tokenizer = source.tokenizer(),
-                                   .chat_template = chat_template_of(source)});
+  const GgufWritten written = write_gguf_model(spec.gguf, result.config, result.params,
+                                               {.type = type.ggml,
+                                                .name = source.path().stem().string(),
+                                                .tokenizer = source.tokenizer(),
+                                                .chat_template = chat_template_of(source)});
+  done.widened = written.widened;
+  if (written.widened) done.dtype = types_of(written);
   done.left_out = merged.mtp;
+  merged.mtp = 0;  // as in the file
   done.other_gelu = computes_other_gelu(merged, hf_type(merged));
   return done;
 }

@@ -24,7 +24,8 @@ struct ConvertSpec {
 };
 
 struct Converted {
-  std::string from, model_type, dtype;
+  std::string from, model_type;
+  std::string dtype;  // what was written; several if matrices of a GGUF file had to be widened
   int64_t params = 0;
   bool tokenizer = false;
   int64_t widened = 0;      // GGUF matrices in a wider type because their rows do not fit blocks

@@ -351,10 +351,11 @@ HfType exportable(const ModelConfig& c) {
   if (c.mixer_pattern != ModelConfig{}.mixer_pattern)
     fail("gguf", "expected attention in every layer, got a mixer_pattern of {}",
          in_quotes(c.mixer_pattern));
-  if (name.empty())
-    fail("gguf",
-         "llama.cpp has no architecture that computes this model ({}), so GGUF cannot hold it",
-         enum_name(type));
+  if (name.empty()) {
+    const std::string why = why_own_layout(c);
+    fail("gguf", "llama.cpp has no architecture that computes this model, so GGUF cannot hold it{}",
+         why.empty() ? why : ": " + why);
+  }
   const bool gemma = type == HfType::gemma || is_gemma23(type);
   const Act act = has_gelu(type) ? Act::gelu_tanh : gemma ? Act::geglu_tanh : Act::swiglu;
   if (c.act != act && !computes_other_gelu(c, type))

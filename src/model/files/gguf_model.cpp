@@ -83,29 +83,30 @@ OpenedModel open_gguf(const fs::path& path) {
   return o;
 }
 
-int64_t write_gguf_model(const fs::path& path, const ModelConfig& config, ParamStore& store,
-                         const GgufSpec& spec) {
+GgufWritten write_gguf_model(const fs::path& path, const ModelConfig& config, ParamStore& store,
+                             const GgufSpec& spec) {
   ModelConfig c = config.resolve();
+  c.mtp = 0;  // llama.cpp has no such modules
   const HfType type = exportable(c);
-  c.mtp = 0;  // llama.cpp's deepseek2 has no such modules
   GgufKeys keys = model_keys(c, type, spec);
   put_vocabulary(keys, spec.tokenizer, c.vocab);
   put_gguf_chat_template(keys, spec.chat_template);
 
-  int64_t widened = 0;
+  GgufWritten written;
   std::vector<GgufTensorToWrite> tensors = gguf_tensors(c, type, store);
   for (GgufTensorToWrite& t : tensors) {
     if (!is_coarse(t)) continue;
     const GgmlType wanted = type_for(t.name, c, spec.type);
     t.type = fitting(wanted, t.shape.back());
-    widened += t.type != wanted;
+    written.widened += t.type != wanted;
+    ++written.matrices[t.type];
   }
   if (has_rope_factors(c, type))
     tensors.push_back({std::string(rope_freqs), GgmlType::f32, {c.head_dim / 2}, [c] {
                          return rope_factors(c);
                        }});
   write_gguf(path, keys, tensors);
-  return widened;
+  return written;
 }
 
 }  // namespace hearth::inline model

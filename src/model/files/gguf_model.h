@@ -2,6 +2,7 @@
 // llama.cpp has too.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/params.h"
@@ -20,9 +21,13 @@ struct GgufSpec {
   nlohmann::ordered_json chat_template = {};  // one text, or a list of named ones
 };
 
-// Returns the number of matrices stored in a wider type because their row length does not fit
-// blocks. Throws for a model that none of llama.cpp's architectures computes.
-int64_t write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
-                         const GgufSpec&);
+struct GgufWritten {
+  int64_t widened = 0;  // matrices in a wider type because their row length does not fit blocks
+  std::map<GgmlType, int64_t> matrices = {};  // how many are stored in each type
+};
+
+// Throws for a model that none of llama.cpp's architectures computes.
+GgufWritten write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
+                             const GgufSpec&);
 
 }  // namespace hearth::inline model

@@ -239,6 +239,39 @@ HfType chosen_layout(const ModelConfig& c) {
 
 HfType hf_type(const ModelConfig& config) { return chosen_layout(config.resolve()); }
 
+namespace {
+
+// The family that a model which no layout expresses looks like.
+HfType nearest_layout(const ModelConfig& c) {
+  const bool qk_norm = c.qk_norm != QkNorm::none;
+  if (c.mla) return HfType::deepseek_v3;
+  if (c.moe) return qk_norm ? HfType::qwen3_moe : HfType::mixtral;
+  if (c.position == Position::learned) return HfType::gpt2;
+  if (c.norm == Norm::layer) return HfType::gpt_neox;
+  if (c.norm_place == NormPlace::after) return HfType::olmo2;
+  if (c.norm_place == NormPlace::sandwich) return qk_norm ? HfType::gemma3_text : HfType::gemma2;
+  return qk_norm ? HfType::qwen3 : HfType::llama;
+}
+
+}  // namespace
+
+std::string why_own_layout(const ModelConfig& config) {
+  const ModelConfig c = config.resolve();
+  const HfType type = nearest_layout(c);
+  const auto said = as_said(c, type);
+  if (!said) return {};
+  const ordered_json own = fields_to_json(numbers_of(c, true));
+  const ordered_json theirs = fields_to_json(numbers_of(*said, true));
+  for (const auto& [key, value] : own.items()) {
+    // These sizes follow from other settings, which are the reason then.
+    if (key == "kv_heads" || key == "head_dim" || key == "hidden" || theirs.at(key) == value)
+      continue;
+    return fmt::format("{} cannot express {} = {}", enum_name(type), key,
+                       value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return {};
+}
+
 std::string hf_config_json(const ModelConfig& config, DType weights, int32_t bos, int32_t eos) {
   const ModelConfig c = config.resolve();
   const HfType type = hf_type(c);

@@ -42,6 +42,9 @@ inline std::span<const std::string_view> names_of(HfType) {
 // The layout whose config.json can express everything in this config that affects the output: the
 // one that the config names, else the first.
 HfType hf_type(const ModelConfig&);
+// What keeps a model whose hf_type is hearth out of the layout that it resembles most, such as
+// "llama cannot express position = alibi". Empty: unknown.
+std::string why_own_layout(const ModelConfig&);
 HfType hf_type_from_json(const nlohmann::json&, const std::string& where);
 
 struct FileTensor {
