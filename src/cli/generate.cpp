@@ -142,6 +142,16 @@ Request complete(const GenerateFlags& flags) {
   return r;
 }
 
+// An empty prompt starts a new text with bos or eos, as on the server.
+std::vector<int32_t> encoded_prompt(const Tokenizer& t, const std::string& text) {
+  std::vector<int32_t> ids = t.encode(text);
+  if (!ids.empty())
+    t.add_template(ids);  // Llama's bos
+  else if (const int32_t start = t.bos() >= 0 ? t.bos() : t.eos(); start >= 0)
+    ids.push_back(start);
+  return ids;
+}
+
 void run_generate(const GenerateFlags& flags) {
   Request request = complete(flags);
   const CacheFormat cache = cache_format(flags.kv);
@@ -159,8 +169,7 @@ void run_generate(const GenerateFlags& flags) {
 
   ConstraintMaker constraints(tokenizer);
   request.constraint = constraints.make(constraint);
-  request.prompt = tokenizer.encode(text);
-  if (!request.prompt.empty()) tokenizer.add_template(request.prompt);  // Llama's bos
+  request.prompt = encoded_prompt(tokenizer, text);
   // Allocate only the cache that this call can fill.
   const int64_t asked = request.sampling.max_tokens;
   const int64_t room =

@@ -13,6 +13,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int64_t most_ids = std::numeric_limits<int32_t>::max();
+constexpr int64_t usual_completion = 16;  // tokens, as in OpenAI's API
 
 ordered_json parse_body(std::string_view body, const ServeConfig& limits) {
   try {
@@ -234,7 +235,8 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
   CompletionCall call;
   parse_shared(call, f, limits, defaults);
   call.prompts = parse_prompts(f.find("prompt"), limits);
-  call.max_tokens = f.integer("max_tokens", 16, 0, limits.max_new_tokens);
+  const bool own_length = f.find("max_tokens");
+  call.max_tokens = f.integer("max_tokens", usual_completion, 0, limits.max_new_tokens);
   call.echo = f.boolean("echo", false);
   call.request.sampling.logprobs = f.integer("logprobs", -1, 0, limits.max_logprobs);
   call.request.prompt_logprobs = call.echo && call.logprobs();
@@ -246,6 +248,10 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
   refuse_unsupported(f, {"suffix"});
   f.refuse_others();
   check_totals(call, call.prompts.size(), limits);
+  if (own_length) return call;
+  // Unlike a length that the client names, the default ends where the context does.
+  call.max_tokens.reset();
+  call.request.sampling.max_tokens = usual_completion;
   return call;
 }
 

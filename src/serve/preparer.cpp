@@ -203,12 +203,13 @@ void Preparer::fit(const ServedModel& model, PreparedCall& p) const {
       throw HttpError(400, fmt::format("[prompt] expected at most {} tokens, got {}", most, size),
                       "context_length_exceeded", p.call.chat ? "messages" : "prompt");
     const int64_t room = context - size;
+    const char* field = p.call.max_tokens ? "max_tokens" : p.call.chat ? "messages" : "prompt";
     if (p.call.max_tokens.value_or(1) > room)
       throw HttpError(400,
-                      fmt::format("[max_tokens] expected prompt and completion within the context "
-                                  "of {} tokens, got {} and {}",
-                                  context, size, p.call.max_tokens.value_or(1)),
-                      "context_length_exceeded", "max_tokens");
+                      fmt::format("[{}] expected prompt and completion within the context of {} "
+                                  "tokens, got {} and {}",
+                                  field, context, size, p.call.max_tokens.value_or(1)),
+                      "context_length_exceeded", field);
     made += n * p.call.max_tokens.value_or(usual < 0 ? room : std::min(room, usual));
     if (p.call.echo) echoed += n * size;
   }
@@ -224,7 +225,7 @@ void Preparer::bound(CompletionCall& call, int64_t made, int64_t echoed) const {
   const int64_t listed = config_.max_answer_entries / each - echoed;
   const int64_t most = std::min(config_.max_new_tokens, listed), n = call.request.n;
   // Only a chat without max_tokens is shortened; an explicit request beyond the limit is rejected.
-  if (!call.max_tokens && made > most) {
+  if (call.chat && !call.max_tokens && made > most) {
     call.max_tokens = std::max<int64_t>(1, most / n);
     made = n * *call.max_tokens;
   }

@@ -385,6 +385,16 @@ TEST(Generate, SaysThatItDoesNotReadStandardInput) {
   }
 }
 
+// The bos that starts a text counts, as on the server.
+TEST(Generate, AnEmptyPromptIsOneToken) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  const Ran r = run(folder, {"generate", "--model", folder / "model", "--prompt", "",
+                             "--max-tokens", "2", "--greedy", "--threads", "1", "--json"});
+  EXPECT_EQ(json_of(r)["prompt_tokens"], 1);
+  EXPECT_NE(r.err.find(" tokens, prompt 1:"), std::string::npos) << r.err;
+}
+
 TEST(Clipped, MaxTokensSaysSo) {
   const Folder folder;
   write_served_folder(folder / "model");

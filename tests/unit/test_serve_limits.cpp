@@ -109,6 +109,24 @@ TEST_F(Serving, TheEndOfTheContextIsFinishReasonLength) {
       served_context);
 }
 
+// The default of 16 tokens is none that the client has asked for.
+TEST_F(Serving, ACompletionWithoutALengthEndsWithTheContext) {
+  open();
+  const auto body = [](int64_t tokens) {
+    return R"({"ignore_eos":true,"prompt":")" + std::string(size_t(tokens), 'a') + "\"}";
+  };
+  EXPECT_EQ(answer("/v1/completions", body(9))["usage"]["completion_tokens"], 16);
+  const json last = answer("/v1/completions", body(served_context - 5));
+  EXPECT_EQ(last["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "length");
+  const HttpError full = error("/v1/completions", body(served_context));
+  EXPECT_EQ(full.code, "context_length_exceeded");
+  EXPECT_EQ(full.param, "prompt");
+  const std::string two = R"({"ignore_eos":true,"prompt":["aa",")" +
+                          std::string(size_t(served_context - 1), 'a') + R"("]})";
+  EXPECT_EQ(answer("/v1/completions", two)["usage"]["completion_tokens"], 17);
+}
+
 TEST_F(Serving, LimitsWhatIsTokenized) {
   open({.max_messages = 3, .max_tokenize_bytes = 10, .max_detokenize_ids = 4});
   const auto messages = [](int count, const std::string& text) {

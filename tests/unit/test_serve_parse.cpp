@@ -121,12 +121,14 @@ TEST(ParseCompletion, DefaultsOfTheModelComeFirst) {
   EXPECT_EQ(own.repetition_penalty, 1);
   const CompletionCall c = parse_completion_request(R"({"prompt":"x"})", {}, defaults);
   EXPECT_EQ(c.request.sampling.top_k, 20);
-  EXPECT_EQ(c.max_tokens, 16);  // OpenAI's
+  EXPECT_FALSE(c.max_tokens);
+  EXPECT_EQ(c.request.sampling.max_tokens, 16);  // OpenAI's
 }
 
 TEST(ParseCompletion, DefaultsAreOpenAis) {
   const CompletionCall c = parse_completion_request(R"({"prompt":"x","temperature":null})");
-  EXPECT_EQ(c.max_tokens, 16);
+  EXPECT_FALSE(c.max_tokens);
+  EXPECT_EQ(c.request.sampling.max_tokens, 16);
   EXPECT_EQ(c.request.sampling.temperature, 1);
   EXPECT_FALSE(c.seed || c.stream || c.logprobs());
   EXPECT_EQ(std::get<std::string>(parse_completion_request("{}").prompts.at(0)), "");
