@@ -194,7 +194,7 @@ void expect_command(const CLI::App& command, const std::vector<std::string>& giv
   for (const CLI::App* at = command.get_parent(); at; at = at->get_parent()) ++depth;
   if (names.empty() || depth >= given.size() || given[depth].starts_with("-")) return;
   fail_usage(command.get_name(), "expected a command, got {}; {}", in_quotes(given[depth]),
-             remedy(near(given[depth], names), command));
+             remedy(meant_command(given[depth], names), command));
 }
 
 std::string quoted_for_shell(const std::string& word) {

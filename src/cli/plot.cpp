@@ -74,7 +74,6 @@ void run_plot(const PlotFlags& f) {
   if (!f.out.empty() && fs::path(f.out).extension() != ".svg")
     fail_usage("--out", "expected a file name that ends in .svg, got {}: charts are SVG only",
                f.out);
-  if (!f.out.empty()) expect_new(f.out, f.force);
   const size_t points = f.terminal ? 400 : size_t(std::max<int64_t>(100, f.width));
   std::vector<PlotLine> lines;
   for (const std::string& run : f.runs)
@@ -86,16 +85,16 @@ void run_plot(const PlotFlags& f) {
       put(terminal_curve(line.series, line.label, int64_t(terminal_width()), 10));
     return;
   }
+  if (!f.out.empty()) expect_new(f.out, f.force);
   const std::string svg = svg_chart(lines, {.x_label = f.x == "time" ? "seconds" : f.x,
                                             .y_label = f.keys.size() == 1 ? f.keys[0] : "",
                                             .log_x = f.log_x,
                                             .log_y = f.log,
                                             .width = f.width,
                                             .height = f.height});
-  if (f.out.empty())
-    put(svg);
-  else
-    write_file_atomic(f.out, svg);
+  if (f.out.empty()) return put(svg);
+  write_file_atomic(f.out, svg);
+  put(fmt::format("wrote {} with {} curve{}\n", f.out, lines.size(), lines.size() == 1 ? "" : "s"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "formats/json.h"
 
@@ -144,6 +145,16 @@ constexpr Synonym short_synonyms[] = {
     {"v", {"vocab"}},
 };
 
+// What other programs call commands, and our name.
+constexpr std::pair<std::string_view, std::string_view> command_synonyms[] = {
+    {"train", "pretrain"},     {"finetune", "sft"},       {"fine-tune", "sft"},
+    {"runs", "board"},         {"list", "board"},         {"dashboard", "board"},
+    {"tensorboard", "board"},  {"run", "chat"},           {"complete", "generate"},
+    {"inference", "generate"}, {"evaluate", "eval"},      {"export", "convert"},
+    {"quantize", "convert"},   {"merge", "convert"},      {"benchmark", "bench"},
+    {"download", "data"},      {"tokenize", "tokenizer"},
+};
+
 bool has(const CLI::App& command, std::string_view name) {
   return !name.empty() && command.get_option_no_throw("--" + std::string(name));
 }
@@ -163,6 +174,12 @@ std::string meant_flag(const std::string& flag, const CLI::App& command) {
     for (const std::string& l : o->get_lnames()) known.push_back(l);
   const std::string found = near(name, known);
   return found.empty() ? "" : "--" + found;
+}
+
+std::string meant_command(const std::string& word, const std::vector<std::string>& names) {
+  for (const auto& [theirs, ours] : command_synonyms)
+    if (word == theirs && std::ranges::find(names, ours) != names.end()) return std::string(ours);
+  return near(word, names);
 }
 
 std::string meant_by_short(const std::string& flag, const CLI::App& command) {

@@ -1,8 +1,9 @@
-// Flag names that other programs use.
+// Names of flags and commands that other programs use.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 namespace hearth::inline cli {
 
@@ -13,5 +14,8 @@ std::string meant_flag(const std::string& flag, const CLI::App& command);
 // The same for a flag with one dash, such as `-m` or `-n2`. If two flags are equally likely it
 // names both: "--n or --max-tokens".
 std::string meant_by_short(const std::string& flag, const CLI::App& command);
+
+// The command, of those in `names`, that a user who wrote `word` most likely meant. Empty: none.
+std::string meant_command(const std::string& word, const std::vector<std::string>& names);
 
 }  // namespace hearth::inline cli

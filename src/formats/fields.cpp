@@ -4,6 +4,15 @@
 
 namespace hearth::inline formats {
 
+std::string did_you_mean(std::string_view text, std::span<const std::string_view> names) {
+  std::string meant;
+  for (const std::string_view n : names)
+    if (text.size() > 1 && n.starts_with(text))
+      meant += (meant.empty() ? "" : " or ") + std::string(n);
+  if (meant.empty()) meant = near(text, names);
+  return meant.empty() ? "" : fmt::format("; did you mean {}?", meant);
+}
+
 double shortest_number(float x) {
   char text[32];
   const auto written = std::to_chars(std::begin(text), std::end(text), x);

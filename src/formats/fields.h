@@ -33,6 +33,10 @@ std::optional<E> find_enum(std::string_view text) {
   return {};
 }
 
+// The end of an error about an unknown name: "; did you mean A or B?", for names that begin with
+// the text or are near it; empty: there are none.
+std::string did_you_mean(std::string_view text, std::span<const std::string_view> names);
+
 // For a flag: '-' may stand for '_', as in the names of flags. An unknown name is a usage error.
 template <class E>
 E parse_enum(std::string_view text, std::string_view where) {
@@ -40,7 +44,8 @@ E parse_enum(std::string_view text, std::string_view where) {
   std::string name(text);
   std::ranges::replace(name, '-', '_');
   if (const std::optional<E> found = find_enum<E>(name)) return *found;
-  fail_usage(where, "expected one of {}, got {}", fmt::join(names_of(E{}), ", "), in_quotes(text));
+  fail_usage(where, "expected one of {}, got {}{}", fmt::join(names_of(E{}), ", "), in_quotes(text),
+             did_you_mean(name, names_of(E{})));
 }
 
 // For a file: an unknown name is an error in the file, not in the command line.

@@ -208,9 +208,21 @@ std::string nearest(std::string_view key, std::span<const std::string> candidate
   return std::string(nearest_of(key, candidates).text);
 }
 
-std::string near(std::string_view key, std::span<const std::string> candidates) {
+namespace {
+
+template <class S>
+std::string near_of(std::string_view key, std::span<const S> candidates) {
   const Neighbour best = nearest_of(key, candidates);
   return best.distance <= std::max<size_t>(1, key.size() / 3) ? std::string(best.text) : "";
+}
+
+}  // namespace
+
+std::string near(std::string_view key, std::span<const std::string_view> candidates) {
+  return near_of(key, candidates);
+}
+std::string near(std::string_view key, std::span<const std::string> candidates) {
+  return near_of(key, candidates);
 }
 
 }  // namespace hearth::inline formats

@@ -42,6 +42,7 @@ std::string nearest(std::string_view key, std::span<const std::string> candidate
 
 // nearest() if it is likely to be meant: at most a third of the key's letters differ, but one
 // always may; else empty.
+std::string near(std::string_view key, std::span<const std::string_view> candidates);
 std::string near(std::string_view key, std::span<const std::string> candidates);
 
 }  // namespace hearth::inline formats

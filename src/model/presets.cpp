@@ -172,8 +172,13 @@ ModelConfig preset(std::string_view name) {
   // The start of a name means that name, although a shorter one may take fewer edits.
   const auto longer = std::ranges::find_if(
       preset_names(), [&](std::string_view p) { return name.size() > 1 && p.starts_with(name); });
+  const std::string meant =
+      longer != preset_names().end() ? std::string(*longer) : near(name, preset_names());
+  if (meant.empty())
+    fail_usage("preset", "expected one of {}, got {}", fmt::join(preset_names(), ", "),
+               in_quotes(name));
   fail_usage("preset", "expected a known preset, got {}; the nearest is {}", in_quotes(name),
-             longer != preset_names().end() ? std::string(*longer) : nearest(name, preset_names()));
+             meant);
 }
 
 }  // namespace hearth::inline model

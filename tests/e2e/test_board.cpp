@@ -380,7 +380,10 @@ TEST_F(Board, PlotsRuns) {
   EXPECT_NE(svg.find("a: loss"), svg.npos);
   EXPECT_NE(svg.find("b: loss"), svg.npos);
   EXPECT_NE(svg.find(">tokens<"), svg.npos);
+  EXPECT_EQ(r.out, "wrote " + file.string() + " with 2 curves\n");
   expect_error(run(folder_, {"plot", a, "--out", file.string()}), 1, "--force");
+  expect_error(run(folder_, {"plot", folder_ / "none", "--out", file.string()}), 1,
+               "none] expected a run folder with a log.jsonl, got none");
   expect_error(run(folder_, {"plot", a, "--out", folder_ / "no/a.svg"}), 1,
                "the folder " + (folder_ / "no").string() + " does not exist");
   expect_error(run(folder_, {"plot", a, "--out", "x.png"}), 2, ".svg");

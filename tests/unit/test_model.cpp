@@ -50,6 +50,11 @@ TEST(Presets, NameTheNearest) {
             "[preset] expected a known preset, got \"nocap-12\"; the nearest is nocap-d12");
   EXPECT_EQ(message_of([] { preset("llama"); }),
             "[preset] expected a known preset, got \"llama\"; the nearest is llama3-16k");
+  // Far from every name.
+  const std::string far = message_of([] { preset("nope"); });
+  EXPECT_TRUE(far.starts_with("[preset] expected one of ")) << far;
+  EXPECT_TRUE(far.ends_with(", got \"nope\"")) << far;
+  EXPECT_EQ(far.find("nearest"), far.npos);
 }
 
 TEST(ModelConfig, SurvivesJson) {
