@@ -7,6 +7,7 @@
 #include "cli/flags.h"
 #include "cli/run_flags.h"
 #include "cli/signals.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 

@@ -20,6 +20,7 @@
 #include "formats/toml.h"
 #include "infer/engine.h"
 #include "model/files/folder.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/terminal.h"

@@ -12,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/signals.h"
 #include "diag/peak_flops.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/progress.h"
 #include "sys/terminal.h"
@@ -117,10 +118,6 @@ nlohmann::ordered_json result_json(const RunResult& r, const Backend& backend) {
 std::string reached_loss(const RunResult& r, double target_loss) {
   return fmt::format("validation loss {:.4f} reached --target-loss {}", r.val_loss.value_or(0),
                      target_loss);
-}
-
-std::string counted(int64_t n, const std::string& thing) {
-  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
 }
 
 std::string result_line(const RunResult& r) {

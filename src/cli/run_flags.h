@@ -39,8 +39,6 @@ void expect_finite(const RunResult&);
 nlohmann::ordered_json result_json(const RunResult&, const Backend&);
 // "validation loss 1.9987 reached --target-loss 2"
 std::string reached_loss(const RunResult&, double target_loss);
-// "1 step", "2 steps"
-std::string counted(int64_t n, const std::string& thing);
 // One line that summarises a run's result, and its end: the time and the checkpoint.
 std::string result_line(const RunResult&);
 std::string result_end(const RunResult&);
