@@ -475,8 +475,8 @@ TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
   expect_error(run(s.folder, changed(s.path("sums/prompts.jsonl"), s.path("no.jsonl"))), 1,
                "no.jsonl");
   expect_error(run(s.folder, changed("exact", "chess")), 1, "prompts.jsonl:1");
-  expect_error(run(s.folder, s.grpo("bad", 0) + Arguments{"--eval-data", ""}), 2,
-               "expected 1 or more, or --eval-data");
+  expect_error(run(s.folder, s.grpo("bad", 0) + Arguments{"--eval-data", "", "--eval-every", "0"}),
+               2, "expected 1 or more, or --eval-data");
   expect_error(run(s.folder, s.grpo("bad", 2) + Arguments{"--max-completion", "100000"}), 2,
                "[--max-completion] expected 1 to the model's 32 tokens, got 100000");
   // A step that no memory holds: 2^36 completions.
