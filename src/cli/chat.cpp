@@ -12,6 +12,7 @@
 #include "cli/constraint_flags.h"
 #include "formats/json.h"
 #include "serve/model.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/terminal.h"
@@ -157,7 +158,7 @@ class Chat {
                                   -1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                   "\n");
       saved_.insert(path);
-      note(fmt::format("(saved {} messages to {})\n", messages_.size(), file));
+      note(fmt::format("(saved {} to {})\n", counted(int64_t(messages_.size()), "message"), file));
     } catch (const Error& e) { problem(e.what()); }
   }
 
@@ -272,12 +273,13 @@ void run_conversation(ConversationFlags& flags) {
     say("hearth: this model has no chat template; the conversation is formatted as User: and "
         "Assistant: lines. Use hearth generate to continue a prompt, or hearth sft on messages or "
         "instructions to train a template\n");
-  if (isatty(STDIN_FILENO)) say("/reset, /save FILE, /quit; Ctrl-C stops an answer\n");
+  if (isatty(STDIN_FILENO))
+    say("/reset, /save FILE, /save! FILE, /quit; Ctrl-C stops an answer\n");
   catch_interrupts();
   // A user has seen the errors; a script needs the exit code.
   const int64_t failed = Chat(model, flags).run();
   if (failed > 0 && !isatty(STDIN_FILENO))
-    fail("chat", "{} lines of standard input failed; see the messages above", failed);
+    fail("chat", "{} of standard input failed; see the messages above", counted(failed, "line"));
 }
 
 }  // namespace

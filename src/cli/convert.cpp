@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cpu/backend.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -28,8 +29,8 @@ void run_convert(const ConvertFlags& flags) {
     say("{} matrices are stored as Q8_0 or F16 because the blocks of {} do not fit their rows\n",
         c.widened, flags.spec.dtype);
   if (c.left_out)
-    say("the GGUF file does not hold the model's {} modules of multi-token prediction\n",
-        c.left_out);
+    say("the GGUF file does not hold the model's {} of multi-token prediction\n",
+        counted(c.left_out, "module"));
   if (c.other_gelu)
     say("llama.cpp computes the GELU of gptneox by its tanh form, within 0.0005 of the model's\n");
   if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "data/download.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 
 namespace hearth::inline cli {
@@ -34,8 +35,8 @@ void list_sets(const std::vector<CatalogueSet>& sets, bool json) {
     }
     const auto known = std::count_if(s.files.begin(), s.files.end(),
                                      [](const CatalogueFile& f) { return !f.sha256.empty(); });
-    fmt::print("{:<22}{}; {}; {} file{}, {} with a known sha256\n", s.name, s.about, s.licence,
-               s.files.size(), s.files.size() == 1 ? "" : "s", known);
+    fmt::print("{:<22}{}; {}; {}, {} with a known sha256\n", s.name, s.about, s.licence,
+               counted(int64_t(s.files.size()), "file"), known);
   }
 }
 

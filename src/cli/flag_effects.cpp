@@ -1,5 +1,6 @@
 #include "cli/flag_effects.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "cli/flags.h"
@@ -17,6 +18,13 @@ std::string last_value(const std::vector<std::string>& args, const std::string& 
     if (args[i] == flag && i + 1 < args.size()) value = args[i + 1];
   }
   return value;
+}
+
+// A name as enums have it: wsd-sqrt is wsd_sqrt.
+std::string last_name(const std::vector<std::string>& args, const std::string& flag) {
+  std::string name = last_value(args, flag);
+  std::ranges::replace(name, '-', '_');
+  return name;
 }
 
 // 0 if the flag is absent or its value is no number, which is an error of its own.
@@ -45,7 +53,7 @@ void expect_length(const AskedFlags& f) {
 }
 
 void expect_muon(const AskedFlags& f) {
-  const std::string optimizer = last_value(f.args, "--optimizer");
+  const std::string optimizer = last_name(f.args, "--optimizer");
   if (optimizer == "muon" || optimizer == "normuon") return;
   MuonConfig().visit([&](const std::string& name, const auto&, const char*) {
     const std::string flag = flag_name(name);
@@ -70,11 +78,11 @@ void expect_used(const AskedFlags& f) {
   const auto refuse = [&](const char* flag, bool useless, const char* why) {
     if (useless && f.asked.contains(flag)) fail_usage(flag, "has no effect: {}; leave it out", why);
   };
-  const std::string schedule = last_value(f.args, "--schedule");
+  const std::string schedule = last_name(f.args, "--schedule");
   refuse("--decay-steps",
          number(f.args, "--decay-steps") > 0 && schedule != "wsd" && schedule != "wsd_sqrt",
          "only --schedule wsd and wsd_sqrt use it");
-  refuse("--adam-eps", last_value(f.args, "--optimizer") == "lion",
+  refuse("--adam-eps", last_name(f.args, "--optimizer") == "lion",
          "--optimizer lion does not use it");
   refuse("--sample-prompt", number(f.args, "--sample-every") == 0,
          "without --sample-every there are no samples");
@@ -84,6 +92,8 @@ void expect_used(const AskedFlags& f) {
 }  // namespace
 
 void expect_effect(const CLI::App& command, const AskedFlags& flags) {
+  for (const char* help : {"--help", "-h"})
+    if (std::ranges::find(flags.args, help) != flags.args.end()) return;
   expect_length(flags);
   expect_muon(flags);
   if (!command.get_option_no_throw("--resume")) return;  // not a training command

@@ -9,7 +9,8 @@
 namespace hearth::inline cli {
 
 // What a user asked for. Files may have settings without an effect, as every config.toml does, so
-// only flags of the command line and the environment (`asked`) are refused.
+// only flags of the command line and the environment (`asked`) are refused; a target that nothing
+// can reach is refused in files too.
 struct AskedFlags {
   const std::vector<std::string>& args;  // merged with the environment and the settings files
   const std::set<std::string>& asked;

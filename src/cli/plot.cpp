@@ -6,6 +6,7 @@
 #include "board/run_list.h"
 #include "board/run_store.h"
 #include "cli/commands.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/progress.h"
@@ -94,7 +95,7 @@ void run_plot(const PlotFlags& f) {
                                             .height = f.height});
   if (f.out.empty()) return put(svg);
   write_file_atomic(f.out, svg);
-  put(fmt::format("wrote {} with {} curve{}\n", f.out, lines.size(), lines.size() == 1 ? "" : "s"));
+  put(fmt::format("wrote {} with {}\n", f.out, counted(int64_t(lines.size()), "curve")));
 }
 
 }  // namespace

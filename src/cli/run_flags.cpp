@@ -94,8 +94,9 @@ void watch(RunSpec& spec, Backend& backend, TrainDType dtype) {
 void expect_finite(const RunResult& r) {
   if (r.reason != Ending::steps || !r.diverged) return;
   fail("train",
-       "the run diverged: at its end the loss or the gradient is not finite; start a new run with "
-       "a lower --lr or a longer --warmup, and keep --clip above 0; the last checkpoint is {}",
+       "the run diverged: at its end the loss, the gradient or the validation loss is not finite; "
+       "start a new run with a lower --lr or a longer --warmup, and keep --clip above 0; the last "
+       "checkpoint is {}",
        r.checkpoint.empty() ? "none" : r.checkpoint.string());
 }
 

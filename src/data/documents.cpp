@@ -310,6 +310,11 @@ std::unique_ptr<Source> open_source(const DocumentSpec& spec, const SourcePositi
     source->go_to(at.offset);
     return source;
   }
+  if (path == "-" && kind == SourceKind::text && spec.column != DocumentSpec().column)
+    fail_usage(
+        spec.column_flag ? spec.column_flag : "column",
+        "has no effect: standard input is read as plain text; --source jsonl reads its lines "
+        "as rows");
   if (spec.kind == SourceKind::automatic) {
     constexpr size_t looked_at = 64 << 10;
     // Looking through a second stream leaves the position of the first at the start.

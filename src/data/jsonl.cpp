@@ -15,10 +15,10 @@ using json = nlohmann::json;
 
 // The text of a message: "content", or "value" in ShareGPT's form. Null: it has none.
 const std::string* text_of(const json& message) {
-  for (const char* key : {"content", "value"})
-    if (message.is_object() && message.contains(key) && message[key].is_string())
-      return &message[key].get_ref<const std::string&>();
-  return nullptr;
+  if (!message.is_object()) return nullptr;
+  const bool sharegpt = message.contains("from") && !message.contains("role");
+  const auto it = message.find(sharegpt ? "value" : "content");
+  return it != message.end() && it->is_string() ? &it->get_ref<const std::string&>() : nullptr;
 }
 
 // A string, or a list of messages whose contents are joined by newlines.
@@ -230,9 +230,8 @@ std::string jsonl_text(std::string_view line, std::string_view where, const Text
   if (text_key.name != TextKey().name) return text_at(row, where, text_key);
   const auto has = [&](const char* key) { return row.contains(key); };
   const auto get = [&](const char* key) { return content_of(row[key], where, key); };
-  if (has("text")) return get("text");
-  if (has("messages")) return get("messages");
-  if (has("conversations")) return get("conversations");
+  for (const char* key : {"text", "messages", "conversations"})
+    if (has_content(row, key)) return get(key);
   if (has("prompt") && has("completion")) return get("prompt") + get("completion");
   if (has("prompt") && has("chosen")) return get("prompt") + "\n" + get("chosen");
   if (has("instruction") && has("output")) {
@@ -240,6 +239,7 @@ std::string jsonl_text(std::string_view line, std::string_view where, const Text
     if (has("input") && !row["input"].is_null() && row["input"] != "") text += get("input") + "\n";
     return text + get("output");
   }
+  if (has("messages") || has("conversations")) return {};  // null or an empty list
   fail(where,
        "expected text, messages, conversations, prompt + completion, prompt + chosen or "
        "instruction + output, got keys: {}{}",

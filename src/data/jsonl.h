@@ -28,4 +28,12 @@ std::string jsonl_text(std::string_view line, std::string_view where, const Text
 // string in `key`. Returns false for anything else, valid or not; then jsonl_text() decides.
 bool flat_text(std::string& out, std::string_view line, std::string_view key = "text");
 
+// Whether a row has something under a key. A table with a column for every kind of row has null or
+// an empty list in the others.
+template <class Json>
+bool has_content(const Json& row, const char* key) {
+  const auto it = row.find(key);
+  return it != row.end() && !it->is_null() && !(it->is_array() && it->empty());
+}
+
 }  // namespace hearth::inline data

@@ -151,8 +151,11 @@ std::vector<std::string> lora_targets_of_file(const ModelConfig& c, const LoraTa
   }
   std::vector<std::string> out;
   for (const std::string& name : listed) {
-    // In PEFT the name of a module that experts have means those of the experts too.
-    if (f.has_experts(name)) add_once(out, fmt::format("{}.{}", experts, name));
+    // In PEFT the name of a module that experts have means those of the experts too. We name those
+    // by their numbers.
+    const bool numbered =
+        std::ranges::any_of(numbers, [&](const auto& n) { return n.first.ends_with("." + name); });
+    if (!numbered && f.has_experts(name)) add_once(out, fmt::format("{}.{}", experts, name));
     if (!is_lora_target(c, name)) continue;
     const auto found = numbers.find(name);
     if (found != numbers.end() && int64_t(found->second.size()) != c.moe.experts)

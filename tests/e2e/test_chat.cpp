@@ -93,7 +93,7 @@ TEST(Chat, SavingOverwritesOnlyItsOwnFiles) {
   EXPECT_NE(kept.err().find("this file exists: choose another name, or /save! " + file),
             std::string::npos)
       << kept.err();
-  EXPECT_NE(kept.err().find("1 lines of standard input failed"), std::string::npos) << kept.err();
+  EXPECT_NE(kept.err().find("1 line of standard input failed"), std::string::npos) << kept.err();
   ChatRun forced(folder, {"--system", "Be brief."});
   forced.type("/save! " + file + "\n");
   EXPECT_EQ(forced.end(), 0) << forced.err();

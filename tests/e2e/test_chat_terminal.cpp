@@ -27,7 +27,7 @@ class ChatTerminal : public testing::Test {
     const std::string chat = fmt::format("{} chat --device cpu --threads 1 {}; echo ended $?; cat",
                                          HEARTH_BINARY, flags);
     ASSERT_EQ(tmux(fmt::format("-f /dev/null new-session -d -x 70 -y 40 \"{}\"", chat)), 0);
-    expect_on_screen("/reset, /save FILE, /quit; Ctrl-C stops an answer");
+    expect_on_screen("/reset, /save FILE, /save! FILE, /quit; Ctrl-C stops an answer");
     expect_on_screen("\n> ");
   }
   int tmux(const std::string& command, const std::string& to = "/dev/null") const {

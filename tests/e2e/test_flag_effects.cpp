@@ -38,6 +38,7 @@ TEST(FlagEffects, FlagsInUseAreNot) {
         "pretrain --eval-every 5 --eval-every 0",
         "sft --holdout 0.1 --eval-every 5 --target-loss 2", "dpo --val v.jsonl --target-loss 2",
         "grpo --eval-data e.jsonl --eval-every 5", "pretrain --schedule wsd --decay-steps 10",
+        "pretrain --schedule wsd-sqrt --decay-steps 10", "pretrain --eval-every 5 --help",
         "pretrain --decay-steps 0", "pretrain --optimizer muon --adam-eps 1e-6",
         "grpo --beta 0.1 --kl k1", "pretrain --sample-every 5 --sample-prompt the"}) {
     const Ran r = run(folder, words(line));  // it lacks --run

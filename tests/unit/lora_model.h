@@ -68,6 +68,9 @@ inline std::vector<NamedShape> shapes() {
            {.rank = 2, .alpha = 3, .targets = {"all-linear", "layers.1.mlp.experts.gate_proj"}})},
       {"mixtral_some", with_lora(with_experts(tiny_config(), 3, 0),
                                  {.rank = 2, .alpha = 1, .targets = {"experts.w3"}})},
+      {"hearth_layer",
+       with_lora(with_experts(tiny_configs()[3], 3, 1),
+                 {.rank = 2, .alpha = 5, .targets = {"all-linear", "blocks.1.mlp.experts.up"}})},
       {"hearth_experts", with_lora(with_experts(tiny_configs()[3], 3, 1),
                                    {.rank = 2, .alpha = 5, .targets = {"qkv", "experts"}})}};
 }

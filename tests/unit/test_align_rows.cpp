@@ -46,6 +46,17 @@ TEST(AlignRows, AWrongValueIsNamedWithItsType) {
             "[row] expected messages with a role and a content in \"chosen\"");
 }
 
+// A table with a column for every kind of row has null or an empty list in the others.
+TEST(AlignRows, EmptyColumnsOfOtherKindsAreNone) {
+  const auto tokens = [](const char* row) { return example(row).tokens; };
+  EXPECT_EQ(tokens(R"({"prompt": "a", "completion": "b", "conversations": null})"),
+            tokens(R"({"prompt": "a", "completion": "b"})"));
+  EXPECT_EQ(tokens(R"({"text": "a", "messages": [], "conversations": null})"),
+            tokens(R"({"text": "a"})"));
+  EXPECT_EQ(tokens(R"({"text": null, "instruction": "a", "output": "b", "messages": null})"),
+            tokens(R"({"instruction": "a", "output": "b"})"));
+}
+
 TEST(AlignRows, TheThreeFormsOfPreferencesAreNamed) {
   EXPECT_EQ(preference_error(R"({"prompt": "p", "completion": "c"})"),
             "[row] expected prompt + chosen + rejected, instruction + chosen + rejected, or chosen "

@@ -43,6 +43,12 @@ TEST(Jsonl, ShareGptsMessagesAreJoined) {
       "ok a\nb");
   EXPECT_EQ(strict(R"({"conversations":[{"role":"user","content":"a"}]})"), "ok a");
   EXPECT_EQ(strict(R"({"conversations":[{"from":"human"}]})"), "refused");
+  EXPECT_EQ(strict(R"({"messages":[{"role":"user","value":"a"}]})"), "refused");
+  // A table with a column for every kind of row.
+  EXPECT_EQ(strict(R"({"prompt":"a","completion":"b","conversations":null})"), "ok ab");
+  EXPECT_EQ(strict(R"({"text":null,"messages":[],"conversations":[{"from":"gpt","value":"b"}]})"),
+            "ok b");
+  EXPECT_EQ(strict(R"({"instruction":"a","output":"b","conversations":[]})"), "ok a\nb");
   EXPECT_EQ(error_of([] { jsonl_text(R"({"prompt":null,"completion":"a"})", "f:1"); }),
             "[f:1] expected a string or a list of messages in \"prompt\", got null");
 }

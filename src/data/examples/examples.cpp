@@ -5,6 +5,7 @@
 
 #include "data/documents.h"
 #include "data/examples/templates.h"
+#include "data/jsonl.h"
 #include "data/shards.h"
 #include "formats/json.h"
 #include "sys/error.h"
@@ -93,8 +94,9 @@ void expect_object(const ordered_json& row, const std::string& where) {
 // Whether a row is a text: it has "text" and none of the forms with an answer.
 bool is_text(const ordered_json& row) {
   const auto has = [&](const char* key) { return row.contains(key); };
-  return has("text") && !has("messages") && !has("conversations") &&
-         !(has("prompt") && has("completion")) && !(has("instruction") && has("output"));
+  return has_content(row, "text") && !has_content(row, "messages") &&
+         !has_content(row, "conversations") && !(has("prompt") && has("completion")) &&
+         !(has("instruction") && has("output"));
 }
 
 void expect_roles(const ordered_json& messages, const std::string& where) {
@@ -332,10 +334,12 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   if (is_text(row)) return within_length(whole_text(row, where));
   const auto has = [&](const char* key) { return row.contains(key); };
   for (const char* key : {"messages", "conversations"})
-    if (has(key)) return conversation(part_of(row, key), where);
+    if (has_content(row, key)) return conversation(part_of(row, key), where);
   if (has("prompt") && has("completion"))
     return learned_after(joined(part_of(row, "prompt"), part_of(row, "completion"), where));
   if (has("instruction") && has("output")) return learned_after(instructed(row, "output", where));
+  for (const char* key : {"messages", "conversations"})
+    if (has(key)) return conversation(part_of(row, key), where);
   refuse_keys(row, where, example_keys);
 }
 

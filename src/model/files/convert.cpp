@@ -220,9 +220,10 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
                                                 .tokenizer = source.tokenizer(),
                                                 .chat_template = chat_template_of(source)});
   done.widened = written.widened;
-  if (written.widened) done.dtype = types_of(written);
+  if (const std::string types = types_of(written); !types.empty()) done.dtype = types;
   done.left_out = merged.mtp;
   merged.mtp = 0;  // as in the file
+  if (spec.to.empty()) done.model_type = std::string(enum_name(hf_type(merged)));
   done.other_gelu = computes_other_gelu(merged, hf_type(merged));
   return done;
 }
