@@ -273,8 +273,7 @@ void run_conversation(ConversationFlags& flags) {
     say("hearth: this model has no chat template; the conversation is formatted as User: and "
         "Assistant: lines. Use hearth generate to continue a prompt, or hearth sft on messages or "
         "instructions to train a template\n");
-  if (isatty(STDIN_FILENO))
-    say("/reset, /save FILE, /save! FILE, /quit; Ctrl-C stops an answer\n");
+  if (isatty(STDIN_FILENO)) say("/reset, /save FILE, /save! FILE, /quit; Ctrl-C stops an answer\n");
   catch_interrupts();
   // A user has seen the errors; a script needs the exit code.
   const int64_t failed = Chat(model, flags).run();
