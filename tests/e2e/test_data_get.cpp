@@ -39,6 +39,8 @@ ServerReply ranged(const ServerRequest& r, const std::string& file, const std::s
 
 class DataGet : public testing::Test {
  protected:
+  using Answer = std::function<ServerReply(const ServerRequest&, int)>;
+
   void SetUp() override {
     if (!*https_library()) GTEST_SKIP() << "built without libcurl";
     const std::string pem = folder / "cert.pem";
@@ -48,12 +50,28 @@ class DataGet : public testing::Test {
         pem + " -out " + pem + ".crt 2>/dev/null && cat " + pem + ".crt >> " + pem;
     if (std::system(make.c_str()) != 0) GTEST_SKIP() << "needs the openssl command";
     server = start_https_server(pem, [this](const ServerRequest& r) {
-      const std::lock_guard lock(mutex);
-      requests.push_back(r);
-      return answer(r, int(requests.size()));
+      const std::lock_guard lock(mutex_);
+      requests_.push_back(r);
+      return answer_(r, int(requests_.size()));
     });
     if (!server) GTEST_SKIP() << "built without OpenSSL";
-    answer = [this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); };
+    answer_with([this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); });
+  }
+
+  // The server calls it with each request and how many there have been. It runs in the server's
+  // threads: what it reads must not change before the next call of this.
+  void answer_with(Answer f) {
+    const std::lock_guard lock(mutex_);
+    answer_ = std::move(f);
+  }
+  // What has been asked so far.
+  std::vector<ServerRequest> requests() {
+    const std::lock_guard lock(mutex_);
+    return requests_;
+  }
+  void forget_requests() {
+    const std::lock_guard lock(mutex_);
+    requests_.clear();
   }
 
   std::string url(const std::string& path = "/f") const {
@@ -89,9 +107,13 @@ class DataGet : public testing::Test {
 
   Folder folder;
   std::string file = some_bytes(300000, 1);
-  std::mutex mutex;
-  std::vector<ServerRequest> requests;
-  std::function<ServerReply(const ServerRequest&, int)> answer;
+
+ private:
+  std::mutex mutex_;
+  std::vector<ServerRequest> requests_;
+  Answer answer_;
+
+ protected:
   std::unique_ptr<HttpsServer> server;  // last: its threads use what stands above
 };
 
@@ -104,7 +126,7 @@ TEST_F(DataGet, DownloadsAndChecks) {
   EXPECT_FALSE(has("f.bin.sha256"));
   f = got(get(known()));  // nothing to do, and nothing asked
   EXPECT_EQ(f["was_there"], true);
-  EXPECT_EQ(requests.size(), 1u);
+  EXPECT_EQ(requests().size(), 1u);
   write_file_atomic(folder / "out/f.bin", "damaged");
   expect_failure(get(known()), "delete it to download it again");
 }
@@ -115,55 +137,57 @@ TEST_F(DataGet, TrustsTheFirstUseAndRemembersIt) {
   EXPECT_TRUE(read_file(folder / "out/f.bin.sha256").starts_with(sha256_hex(to_bytes(file))));
   EXPECT_EQ(got(get())["checked"], "earlier");
   fs::remove(folder / "out/f.bin");
-  file[5] ^= 1;  // the server has another one now
+  std::string other = file;
+  other[5] ^= 1;
+  answer_with([other](const ServerRequest& r, int) { return ranged(r, other, "\"v1\""); });
   expect_failure(get(), "earlier download's sha256");
   EXPECT_FALSE(has("f.bin"));
 }
 
 TEST_F(DataGet, GoesOnWhereConnectionsBreak) {
-  answer = [this](const ServerRequest& r, int) {
+  answer_with([this](const ServerRequest& r, int) {
     ServerReply reply = ranged(r, file, "\"v1\"");
     if (reply.body.size() > 70000) reply.cut_after = 70000;
     return reply;
-  };
+  });
   got(get(known()));
   expect_whole();
-  EXPECT_GE(requests.size(), 5u);
-  EXPECT_EQ(requests[1].headers["if-range"], "\"v1\"");
-  EXPECT_NE(requests[1].headers["range"], "");
+  EXPECT_GE(requests().size(), 5u);
+  EXPECT_EQ(requests()[1].headers["if-range"], "\"v1\"");
+  EXPECT_NE(requests()[1].headers["range"], "");
 }
 
 TEST_F(DataGet, ALaterRunGoesOn) {
-  answer = [this](const ServerRequest& r, int n) {
+  answer_with([this](const ServerRequest& r, int n) {
     ServerReply reply = ranged(r, file, "\"v1\"");
     reply.cut_after = n == 1 ? 100000 : 0;
     return reply;
-  };
+  });
   expect_failure(get(known()), "run the command again to continue");
   EXPECT_FALSE(has("f.bin"));
   EXPECT_TRUE(has("f.bin.part"));
-  answer = [this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); };
+  answer_with([this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); });
   EXPECT_GT(got(get(known()))["resumed_from"], 0);
   expect_whole();
 }
 
 TEST_F(DataGet, BeginsAgainWhenTheFileChanged) {
-  answer = [this](const ServerRequest& r, int n) {
+  answer_with([this](const ServerRequest& r, int n) {
     const std::string old(file.size(), 'o');
     ServerReply reply = ranged(r, n == 1 ? old : file, n == 1 ? "\"v1\"" : "\"v2\"");
     if (n == 1) reply.cut_after = 100000;
     return reply;
-  };
+  });
   EXPECT_EQ(got(get(known()))["resumed_from"], 0);
   expect_whole();
 }
 
 TEST_F(DataGet, BeginsAgainWhereRangesAreIgnored) {
-  answer = [this](const ServerRequest&, int n) {
+  answer_with([this](const ServerRequest&, int n) {
     ServerReply reply{.status = 200, .headers = {"ETag: \"v1\""}, .body = file};
     if (n == 1) reply.cut_after = 100000;
     return reply;
-  };
+  });
   got(get(known()));
   expect_whole();
 }
@@ -177,61 +201,61 @@ TEST_F(DataGet, APartBeyondTheEndIsThrownAway) {
 }
 
 TEST_F(DataGet, GivesUpAHungConnectionAndTriesAgain) {
-  answer = [this](const ServerRequest& r, int n) {
+  answer_with([this](const ServerRequest& r, int n) {
     ServerReply reply = ranged(r, file, "\"v1\"");
     if (n == 1) reply.cut_after = 50000, reply.hang = true;
     return reply;
-  };
+  });
   got(get(known()));
   expect_whole();
-  EXPECT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests().size(), 2u);
 }
 
 TEST_F(DataGet, TriesAgainAfterTroubleOfTheServer) {
-  answer = [this](const ServerRequest& r, int n) {
+  answer_with([this](const ServerRequest& r, int n) {
     return n < 4 ? ServerReply{.status = n == 1   ? 503
                                          : n == 2 ? 500
                                                   : 429,
                                .headers = {},
                                .body = "x"}
                  : ranged(r, file, "\"v1\"");
-  };
+  });
   got(get(known()));
   expect_whole();
-  requests.clear();
+  forget_requests();
   fs::remove_all(folder / "out");
-  answer = [](const ServerRequest&, int) {
+  answer_with([](const ServerRequest&, int) {
     return ServerReply{.status = 503, .headers = {}, .body = ""};
-  };
+  });
   expect_failure(get(known()), "status 503 (4 times in a row)");
-  EXPECT_EQ(requests.size(), 4u);
+  EXPECT_EQ(requests().size(), 4u);
   EXPECT_FALSE(has("f.bin.part"));
 }
 
 TEST_F(DataGet, DoesNotRepeatWhatCannotHelp) {
-  answer = [](const ServerRequest&, int) {
+  answer_with([](const ServerRequest&, int) {
     return ServerReply{.status = 404, .headers = {}, .body = "no"};
-  };
+  });
   expect_failure(get(known()), "status 404");
-  EXPECT_EQ(requests.size(), 1u);
-  answer = [this](const ServerRequest&, int) {
+  EXPECT_EQ(requests().size(), 1u);
+  answer_with([this](const ServerRequest&, int) {
     return ServerReply{.status = 302,
                        .headers = {"Location: http://127.0.0.1:" + std::to_string(server->port())},
                        .body = ""};
-  };
+  });
   expect_failure(get(known()), "rotocol");
-  EXPECT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests().size(), 2u);
   expect_failure(get({{"url", "http://127.0.0.1/f"}}), "https://");
-  EXPECT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests().size(), 2u);
   EXPECT_FALSE(has("f.bin"));
 }
 
 TEST_F(DataGet, FollowsRedirectsToHttps) {
-  answer = [this](const ServerRequest& r, int) {
+  answer_with([this](const ServerRequest& r, int) {
     if (r.path == "/elsewhere") return ranged(r, file, "\"v1\"");
     return ServerReply{
         .status = 302, .headers = {"Location: " + url("/elsewhere")}, .body = "moved"};
-  };
+  });
   got(get(known()));
   expect_whole();
 }
@@ -253,48 +277,49 @@ TEST_F(DataGet, WritesThroughNoLink) {
   write_file_atomic(folder / "out/f.bin.part.etag", "\"v1\"");
   expect_failure(get(known()), "symbolic link");
   EXPECT_EQ(read_file(folder / "victim"), "untouched");
-  EXPECT_TRUE(requests.empty());
+  EXPECT_TRUE(requests().empty());
 }
 
 TEST_F(DataGet, EndsAStreamWithoutLengthAtTheLimit) {
-  answer = [this](const ServerRequest&, int) {
+  answer_with([this](const ServerRequest&, int) {
     ServerReply reply{.status = 200, .headers = {"ETag: \"v1\""}, .body = file};
     reply.tells_length = false;
     return reply;
-  };
+  });
   expect_failure(get({}, {"--max-bytes", "100000"}), "raise --max-bytes");
   EXPECT_FALSE(has("f.bin"));
   EXPECT_FALSE(has("f.bin.part"));
-  EXPECT_EQ(requests.size(), 1u);
+  EXPECT_EQ(requests().size(), 1u);
   got(get({}, {"--max-bytes", "300000"}));
   expect_whole();
 }
 
 // What a server calls its file goes back to it in a header and into a file beside the part.
 TEST_F(DataGet, SendsNoTagBackThatIsNone) {
-  answer = [this](const ServerRequest&, int n) {
+  answer_with([this](const ServerRequest&, int n) {
     ServerReply reply{.status = 200, .headers = {"ETag: \"v\x01\x1b[31m\""}, .body = file};
     if (n == 1) reply.cut_after = 100000;
     return reply;
-  };
+  });
   got(get(known()));
   expect_whole();
-  ASSERT_EQ(requests.size(), 2u);
-  EXPECT_FALSE(requests[1].headers.contains("if-range"));
+  ASSERT_EQ(requests().size(), 2u);
+  EXPECT_FALSE(requests()[1].headers.contains("if-range"));
 }
 
 TEST_F(DataGet, ChecksTheCertificate) {
   const Ran r = run(folder, {"data", "get", "tinyshakespeare", "--out", folder / "out",
                              "--base-url", url(""), "--retries", "0"});
   expect_failure(r, "certificate");
-  EXPECT_TRUE(requests.empty());
+  EXPECT_TRUE(requests().empty());
 }
 
 TEST_F(DataGet, AMirrorHasTheSamePaths) {
   run(folder, {"data", "get", "tinyshakespeare", "--out", folder / "out", "--base-url", url(""),
                "--ca", folder / "cert.pem.crt"});
-  ASSERT_EQ(requests.size(), 1u);
-  EXPECT_TRUE(requests[0].path.ends_with("/data/tinyshakespeare/input.txt")) << requests[0].path;
+  ASSERT_EQ(requests().size(), 1u);
+  EXPECT_TRUE(requests()[0].path.ends_with("/data/tinyshakespeare/input.txt"))
+      << requests()[0].path;
 }
 
 // In a file system of its own, too small for the file.
