@@ -58,8 +58,8 @@ class DataGet : public testing::Test {
     answer_with([this](const ServerRequest& r, int) { return ranged(r, file, "\"v1\""); });
   }
 
-  // The server calls it with each request and how many there have been. It runs in the server's
-  // threads: what it reads must not change before the next call of this.
+  // The server's threads call f with each request and the number of requests so far. What f reads
+  // must stay as it is until the test gives another one.
   void answer_with(Answer f) {
     const std::lock_guard lock(mutex_);
     answer_ = std::move(f);
