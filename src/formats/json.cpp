@@ -1,11 +1,11 @@
 #include "formats/json.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "sys/edit_distance.h"
 #include "sys/error.h"
 
 namespace hearth::inline formats {
@@ -126,23 +126,8 @@ Neighbour nearest_of(std::string_view key, std::span<const S> candidates) {
   constexpr size_t longest = 64;  // a key in a request may be megabytes long
   key = key.substr(0, longest);
   Neighbour best;
-  for (const std::string_view c : candidates) {
-    // Three rows of the edit-distance table; the oldest is needed for swaps.
-    std::vector<size_t> older(c.size() + 1), old(c.size() + 1), row(c.size() + 1);
-    std::iota(row.begin(), row.end(), size_t(0));
-    for (size_t i = 1; i <= key.size(); ++i) {
-      std::swap(older, old);
-      std::swap(old, row);
-      row[0] = i;
-      for (size_t j = 1; j <= c.size(); ++j) {
-        row[j] = std::min({old[j] + 1, row[j - 1] + 1, old[j - 1] + (key[i - 1] != c[j - 1])});
-        if (i > 1 && j > 1 && key[i - 1] == c[j - 2] && key[i - 2] == c[j - 1]) {
-          row[j] = std::min(row[j], older[j - 2] + 1);
-        }
-      }
-    }
-    if (row.back() < best.distance) best = {c, row.back()};
-  }
+  for (const std::string_view c : candidates)
+    if (const size_t d = edit_distance(key, c, Swap::one_edit); d < best.distance) best = {c, d};
   return best;
 }
 

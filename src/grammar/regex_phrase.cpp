@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "formats/json.h"
+#include "sys/digits.h"
 #include "sys/error.h"
 
 namespace hearth::inline grammar {
@@ -15,12 +16,6 @@ constexpr int most_groups = 200;           // nested
 const CodeSet digits{{'0', '9'}};
 const CodeSet word{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 const CodeSet space{{'\t', '\r'}, {' ', ' '}};
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
 
 // A part of a pattern: what it matches, and whether it is anchored at its ends.
 struct Anchored {

@@ -5,18 +5,9 @@
 
 #include "formats/json.h"
 #include "http/http.h"
+#include "sys/digits.h"
 
 namespace hearth::inline http {
-namespace {
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-}  // namespace
-
 std::optional<std::string> percent_decoded(std::string_view s) {
   std::string out;
   for (size_t i = 0; i < s.size(); ++i) {

@@ -136,14 +136,6 @@ TEST(ChessRewards, EnvironmentGoldenCases) {
     EXPECT_DOUBLE_EQ(value(bad), -0.3) << bad;
 }
 
-TEST(ChessRewards, EditDistance) {
-  EXPECT_EQ(edit_distance("", ""), 0u);
-  EXPECT_EQ(edit_distance("", "abc"), 3u);
-  EXPECT_EQ(edit_distance("abc", ""), 3u);
-  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
-  EXPECT_EQ(edit_distance("ab", "ba"), 2u);
-}
-
 TEST(ChessRewards, AnyTextHasAFiniteReward) {
   std::mt19937 random(5);
   const std::string right[] = {perfect, environment_completion(Board(), mv("e2e4"))};

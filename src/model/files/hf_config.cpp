@@ -4,7 +4,6 @@
 // "hearth_config".
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "model/files/hf_keys.h"
 #include "model/files/hf_names.h"
 #include "model/layer_spec.h"
+#include "sys/edit_distance.h"
 #include "sys/error.h"
 
 namespace hearth::inline model {
@@ -335,21 +335,6 @@ HfType hf_type_from_json(const json& j, const std::string& where) {
 
 namespace {
 
-// Letters to insert, delete or replace.
-size_t edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t(0));
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t k = 1; k <= b.size(); ++k) {
-      const size_t least =
-          std::min({row[k] + 1, row[k - 1] + 1, diagonal + (a[i - 1] != b[k - 1])});
-      diagonal = std::exchange(row[k], least);
-    }
-  }
-  return row.back();
-}
-
 // Two letters differ, or a few are missing at the end, as in rms_norm_eps and rms_norm_epsilon.
 bool is_misspelt(std::string_view key, std::string_view meant) {
   constexpr size_t most_missing = 4, long_key = 8;
@@ -357,7 +342,7 @@ bool is_misspelt(std::string_view key, std::string_view meant) {
   const size_t longer = std::max(key.size(), meant.size());
   if (longer - shorter > most_missing) return false;
   if (shorter >= long_key && key.substr(0, shorter) == meant.substr(0, shorter)) return true;
-  return edits(key, meant) <= (shorter >= long_key ? 2 : 1);
+  return edit_distance(key, meant) <= (shorter >= long_key ? 2 : 1);
 }
 
 // Refuses a key that looks like an absent one of this layout. Other unknown keys are ignored, as

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <utility>
+
+#include "sys/edit_distance.h"
 
 namespace hearth::chess {
 namespace {
@@ -51,20 +51,6 @@ std::optional<double> Reward::score(std::string_view name) const {
     if (t.name == name) return t.score;
   }
   return std::nullopt;
-}
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // distances from a's prefix to b's prefixes
-  std::iota(row.begin(), row.end(), size_t(0));
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
 }
 
 Reward policy_reward(const Board& board, std::string_view completion, const Label& label) {

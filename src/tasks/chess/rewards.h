@@ -34,6 +34,4 @@ Reward environment_reward(const Board&, Move, std::string_view completion);
 
 Reward chess_reward(const Prompt&, std::string_view completion, const Label& = {});
 
-size_t edit_distance(std::string_view, std::string_view);  // insert, delete, replace
-
 }  // namespace hearth::chess

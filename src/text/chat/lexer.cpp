@@ -5,6 +5,7 @@
 
 #include "formats/json.h"
 #include "sys/error.h"
+#include "sys/utf8.h"
 #include "text/chat/python_str.h"
 
 namespace hearth::jinja {
@@ -29,16 +30,6 @@ std::string plain_newlines(std::string_view source) {
   }
   if (out.ends_with('\n')) out.pop_back();
   return out;
-}
-
-void add_utf8(std::string& out, uint32_t c) {
-  if (c < 0x80) {
-    out += char(c);
-    return;
-  }
-  const int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-  out += char((more == 1 ? 0xc0 : more == 2 ? 0xe0 : 0xf0) | c >> 6 * more);
-  for (int i = more - 1; i >= 0; --i) out += char(0x80 | (c >> 6 * i & 63));
 }
 
 class Lexer {
@@ -256,12 +247,12 @@ class Lexer {
     const int hex = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (hex) {
       skip(1);
-      return add_utf8(out, read_code(size_t(hex), 16));
+      return append_utf8(out, read_code(size_t(hex), 16));
     }
     if (c >= '0' && c <= '7') {
       size_t n = 1;
       while (n < 3 && peek(n) >= '0' && peek(n) <= '7') ++n;
-      return add_utf8(out, read_code(n, 8));
+      return append_utf8(out, read_code(n, 8));
     }
     out += '\\';
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "formats/json.h"
+#include "sys/terminal.h"
 #include "text/chat/python_str.h"
 #include "text/chat/value.h"
 
@@ -195,15 +196,6 @@ std::optional<Value> list_method(Workspace& w, List& l, std::string_view name, c
     return found;
   }
   return no_such_method;
-}
-
-// Collapses any text from a template to one line for a message.
-std::string one_line(std::string_view text) {
-  constexpr size_t longest = 500;
-  std::string line(text.substr(0, longest));
-  std::ranges::replace_if(
-      line, [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }, ' ');
-  return text.size() > longest ? line + "..." : line;
 }
 
 Value raise_exception(Workspace& w, const Args& args) {

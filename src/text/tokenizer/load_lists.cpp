@@ -5,6 +5,7 @@
 #include <map>
 
 #include "formats/json.h"
+#include "sys/digits.h"
 #include "sys/error.h"
 #include "text/tokenizer/load.h"
 
@@ -26,28 +27,12 @@ void for_each_line(std::string_view text, F f) {
   }
 }
 
-int base64_digit(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 bool from_base64(std::string_view text, std::string& bytes) {
   bytes.clear();
   if (text.empty() || text.size() % 4 != 0) return false;
   const size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
-  uint32_t bits = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int digit = i + padding >= text.size() ? 0 : base64_digit(text[i]);
-    if (digit < 0) return false;
-    bits = bits << 6 | uint32_t(digit);
-    if (i % 4 != 3) continue;
-    for (int shift = 16; shift >= 0; shift -= 8) bytes += char(bits >> shift & 0xff);
-    bits = 0;
-  }
-  bytes.resize(bytes.size() - padding);
-  return true;
+  bytes.resize(text.size() / 4 * 3 - padding);
+  return decode_base64(std::as_writable_bytes(std::span(bytes)), text);
 }
 
 // A .tiktoken file contains neither pattern nor special tokens: they are derived from its name or,
