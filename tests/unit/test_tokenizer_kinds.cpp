@@ -1,7 +1,9 @@
 // Tokenizers of other kinds than GPT-2's: Qwen's file, pieces as Llama-2 has them, and each option
 // of tokenizer.json that changes ids.
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "text/tokenizer/train.h"
 #include "tokenizer_data.h"
@@ -287,6 +289,38 @@ TEST(tokenizer_kinds, added_token_options) {
   for (const Tokenizer& t : read_and_saved(file)) {
     EXPECT_EQ(text(t, sample), "a#b<|end|>c");
     EXPECT_EQ(text(t, "_<|end|>\u0301<|end|>!<|end|>"), "_<|end|>\u0301<|end|>!#");
+  }
+}
+
+// Many added tokens that start alike, against a search that tries all of them at every place.
+TEST(tokenizer_kinds, longest_of_many_added_tokens) {
+  json file = bytes_file();
+  std::mt19937 random{7};
+  std::vector<std::string> texts;
+  for (int i = 0; i < 300; ++i) {
+    std::string text;
+    for (size_t n = 1 + random() % 6; text.size() < n;) text += "<>n"[random() % 3];
+    if (std::ranges::count(texts, text) == 0) texts.push_back(text);
+  }
+  file["added_tokens"] = json::array();
+  for (size_t i = 0; i < texts.size(); ++i)
+    file["added_tokens"].push_back(added(int(300 + i), texts[i], i % 2 == 0));
+  const Tokenizer t = tokenizer_of(file);
+  for (int round = 0; round < 200; ++round) {
+    std::string sample, want, got;
+    for (size_t n = random() % 40; sample.size() < n;) sample += "<>n.a"[random() % 5];
+    for (size_t i = 0; i < sample.size();) {
+      size_t best = texts.size();
+      for (size_t k = 0; k < texts.size(); ++k)
+        if (sample.compare(i, texts[k].size(), texts[k]) == 0 &&
+            (best == texts.size() || texts[k].size() > texts[best].size()))
+          best = k;
+      want += best == texts.size() ? sample.substr(i, 1) : fmt::format("[{}]", 300 + best);
+      i += best == texts.size() ? 1 : texts[best].size();
+    }
+    for (const int32_t id : t.encode_with_special(sample))
+      got += id >= 300 ? fmt::format("[{}]", id) : t.bytes_of(id);
+    EXPECT_EQ(got, want) << sample;
   }
 }
 

@@ -69,12 +69,15 @@ void place_added(Vocabulary& v, std::vector<AddedToken> added, const std::string
            "expected added tokens with text, got id {}, of which the normalizer leaves nothing",
            t.id);
   }
-  std::ranges::stable_sort(added, {}, [](const AddedToken& t) { return -long(t.sought.size()); });
+  std::ranges::reverse(added);
+  std::ranges::stable_sort(added, {}, &AddedToken::sought);
   for (AddedToken& t : added) {
     AddedTokens& place = t.normalized ? v.normalized : v.raw;
-    place.starts[uint8_t(t.sought[0])] = true;
+    ++place.first[uint8_t(t.sought[0]) + 1];
     place.tokens.push_back(std::move(t));
   }
+  for (AddedTokens* place : {&v.raw, &v.normalized})
+    std::partial_sum(place->first.begin(), place->first.end(), place->first.begin());
 }
 
 // Ids that are used by other settings must be tokens, too.

@@ -98,10 +98,10 @@ struct TextHash {
 };
 using TextIds = std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>>;
 
-// Tokens to search in a text, by first byte, longest first.
+// Tokens to search in a text, in the order of their bytes; of equal ones, the last comes first.
 struct AddedTokens {
   std::vector<AddedToken> tokens;
-  std::array<bool, 256> starts{};
+  std::array<size_t, 257> first{};  // tokens from first[b] to first[b + 1] start with byte b
 };
 
 struct Vocabulary {
