@@ -32,7 +32,7 @@ struct HttpConfig {
     v("max_pending_bytes", max_pending_bytes,
       "maximum bytes in the bodies of requests not yet started; more is 503; 0: 16 x "
       "max-body-bytes");
-    v("body_seconds", body_seconds, "time limit for receiving a request's body");
+    v("body_seconds", body_seconds, "time limit for receiving a request's body; longer is 408");
     v("max_output_bytes", max_output_bytes,
       "maximum bytes of a stream that its client has not read; then the stream is closed");
   }
@@ -51,7 +51,8 @@ struct HttpConfig {
     v("max_connections", max_connections, "maximum open connections; more are rejected with 503");
     v("workers", workers, "threads that read request bodies and render long answers");
     v("max_header_bytes", max_header_bytes, "maximum bytes of a request's header; more is 431");
-    v("header_seconds", header_seconds, "time limit for receiving a request's header");
+    v("header_seconds", header_seconds,
+      "time limit for receiving a request's header; longer is 408");
     v("idle_seconds", idle_seconds, "time limit between requests of a connection");
     v("write_seconds", write_seconds, "time limit for a client that reads none of its answer");
     v("drain_seconds", drain_seconds, "time for running requests to finish after SIGTERM");

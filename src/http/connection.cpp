@@ -14,6 +14,7 @@ constexpr size_t read_size = 16 << 10;  // bytes per socket read
 constexpr int send_buffer = 128 << 10;  // kernel buffer for a slow reader, in bytes
 constexpr auto watch_tick = std::chrono::milliseconds(250);
 constexpr int first_probe = 4, most_probes = 10;  // ticks until the first probe; maximum number
+constexpr double cancel_again = 0.05;             // seconds; see read_within()
 
 std::chrono::steady_clock::duration as_duration(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -35,6 +36,12 @@ HttpError too_many_bytes() {
 }
 
 bool is_gone(const boost::system::error_code& e) {
+HttpError too_late(const char* part) {
+  return HttpError(
+      408,
+      fmt::format("[{0}] the {0} did not arrive within the server's limit, --{0}-seconds", part));
+}
+
   return e == beast_http::error::end_of_stream || e == beast_http::error::partial_message ||
          e == net::error::connection_reset;
 }
@@ -85,7 +92,7 @@ void Connection::next_request() {
 void Connection::read_head() {
   parser_.emplace();
   set_limits(*parser_, config_);
-  deadline(read_deadline_, config_.header_seconds);
+  read_within(config_.header_seconds);
   beast_http::async_read_header(socket_, buffer_, *parser_,
                                 guarded([this](ErrorCode e, size_t) { on_head(e); }));
 }
@@ -100,6 +107,7 @@ void Connection::on_head(ErrorCode e) {
   request_ = {.method = std::string(method.data(), method.size()), .path = ""};
   record_ = {.client = std::move(record_.client)};
   if (e) return refuse(read_error(e));
+  if (e == net::error::operation_aborted) return refuse(too_late("header"));
   try {
     check_head();
   } catch (const HttpError& error) {
@@ -119,7 +127,7 @@ void Connection::check_head() {
   // Reject before the body is sent; the bytes are counted as they arrive.
   if (head.length && !handler_.bodies().fits(*head.length)) throw too_many_bytes();
   if (head.expects_continue) send("HTTP/1.1 100 Continue\r\n\r\n");
-  deadline(read_deadline_, config_.body_seconds);
+  read_within(config_.body_seconds);
   body_ = ByteBudget::Share(handler_.bodies());
   parser_->eager(true);
   read_body();
@@ -133,10 +141,24 @@ void Connection::read_body() {
   beast_http::async_read_some(socket_, buffer_, *parser_, guarded([this](ErrorCode e, size_t) {
                                 if (is_gone(e)) return close();
                                 e ? refuse(read_error(e)) : read_body();
+                                if (e == net::error::operation_aborted)
+                                  return refuse(too_late("body"));
                               }));
 }
 
 void Connection::on_body() {
+// After this time the read in flight is cancelled, and its handler answers with 408. A read whose
+// bytes have just arrived starts another one instead, so this repeats until the request is read.
+void Connection::read_within(double seconds) {
+  read_deadline_.expires_after(as_duration(seconds));
+  read_deadline_.async_wait(guarded([this](ErrorCode stopped) {
+    if (stopped || complete_ || !parser_ || parser_->is_done()) return;
+    ErrorCode ignored;
+    socket_.cancel(ignored);
+    read_within(cancel_again);
+  }));
+}
+
   read_deadline_.cancel();
   keep_alive_ = parser_->get().keep_alive();
   request_.arrived = std::chrono::steady_clock::now();

@@ -53,6 +53,7 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   void on_head(ErrorCode);
   void check_head();
   void read_body();
+  void read_within(double seconds);
   void on_body();
   void prepare();
   void on_prepared(const BeginAnswer&);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <new>
 #include <utility>
 
 #include "http/connection.h"
@@ -183,10 +184,14 @@ class HttpServer::Loop {
         return pause_.async_wait([this](boost::system::error_code) { accept(); });
       }
       close_on_exec(socket);
-      if (handler_->counters().connections >= most_connections_)
-        turn_away(std::move(socket));
-      else
-        welcome(std::move(socket));
+      try {
+        if (handler_->counters().connections >= most_connections_)
+          turn_away(std::move(socket));
+        else
+          welcome(std::move(socket));
+      } catch (const std::bad_alloc&) {  // closes this socket; later clients may find memory
+        say_problem(fmt::format("[{}] not enough memory for another connection", spec_.command));
+      }
       accept();
     });
   }

@@ -124,7 +124,16 @@ TEST_F(Serve, WaitsOnlySoLong) {
   HttpClient idle(port_), head(port_), body(port_);
   head.send("GET /health HTTP/1.1\r\nX: ");
   body.send("POST /tokenize HTTP/1.1\r\n" + json_head + "Content-Length: 14\r\n\r\n{");
-  EXPECT_TRUE(idle.ends() && head.ends() && body.ends());
+  for (const auto& [client, part] : {std::pair(&head, "header"), {&body, "body"}}) {
+    const Reply r = client->reply();
+    EXPECT_EQ(r.status, 408);
+    EXPECT_EQ(r.error("code"), "timeout");
+    EXPECT_TRUE(r.error("message").ends_with(std::string("--") + part + "-seconds")) << r.body;
+    EXPECT_EQ(r.headers.at("connection"), "close");
+    EXPECT_TRUE(client->ends());
+  }
+  EXPECT_EQ(idle.rest(), "");  // without a request there is nothing to answer
+  EXPECT_TRUE(idle.ends());
   // Told to go on, it says no more. On a starved machine it may be too late to be told.
   std::optional<HttpClient> polite;
   eventually([&] {
@@ -135,6 +144,7 @@ TEST_F(Serve, WaitsOnlySoLong) {
       return polite->reply().status == 100;
     } catch (const std::runtime_error&) { return false; }
   });
+  EXPECT_EQ(polite->reply().status, 408);
   EXPECT_TRUE(polite->ends());
   eventually([&] { return healthy(); });
 }
