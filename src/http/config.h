@@ -34,7 +34,8 @@ struct HttpConfig {
       "max-body-bytes");
     v("body_seconds", body_seconds, "time limit for receiving a request's body; longer is 408");
     v("max_output_bytes", max_output_bytes,
-      "maximum bytes of a stream that its client has not read; then the stream is closed");
+      "maximum bytes of a stream, without echoed prompts, that its client has not read; then the "
+      "stream is closed");
   }
   // The fields that also matter to a server that reads no bodies and paces its streams.
   template <class V>

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 
 namespace hearth::inline http {
@@ -13,8 +14,8 @@ namespace beast_http = boost::beast::http;
 constexpr size_t read_size = 16 << 10;  // bytes per socket read
 constexpr int send_buffer = 128 << 10;  // kernel buffer for a slow reader, in bytes
 constexpr auto watch_tick = std::chrono::milliseconds(250);
-constexpr int first_probe = 4, most_probes = 10;  // ticks until the first probe; maximum number
 constexpr double cancel_again = 0.05;             // seconds; see read_within()
+constexpr int first_probe = 4, most_probes = 10;  // ticks until the first probe; maximum number
 
 std::chrono::steady_clock::duration as_duration(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -35,13 +36,13 @@ HttpError too_many_bytes() {
       "[body] the server already holds --max-pending-bytes of request bodies; try again later");
 }
 
-bool is_gone(const boost::system::error_code& e) {
 HttpError too_late(const char* part) {
   return HttpError(
       408,
       fmt::format("[{0}] the {0} did not arrive within the server's limit, --{0}-seconds", part));
 }
 
+bool is_gone(const boost::system::error_code& e) {
   return e == beast_http::error::end_of_stream || e == beast_http::error::partial_message ||
          e == net::error::connection_reset;
 }
@@ -106,8 +107,8 @@ void Connection::on_head(ErrorCode e) {
   const auto method = parser_->get().method_string();
   request_ = {.method = std::string(method.data(), method.size()), .path = ""};
   record_ = {.client = std::move(record_.client)};
-  if (e) return refuse(read_error(e));
   if (e == net::error::operation_aborted) return refuse(too_late("header"));
+  if (e) return refuse(read_error(e));
   try {
     check_head();
   } catch (const HttpError& error) {
@@ -140,13 +141,12 @@ void Connection::read_body() {
   if (parser_->is_done()) return on_body();
   beast_http::async_read_some(socket_, buffer_, *parser_, guarded([this](ErrorCode e, size_t) {
                                 if (is_gone(e)) return close();
-                                e ? refuse(read_error(e)) : read_body();
                                 if (e == net::error::operation_aborted)
                                   return refuse(too_late("body"));
+                                e ? refuse(read_error(e)) : read_body();
                               }));
 }
 
-void Connection::on_body() {
 // After this time the read in flight is cancelled, and its handler answers with 408. A read whose
 // bytes have just arrived starts another one instead, so this repeats until the request is read.
 void Connection::read_within(double seconds) {
@@ -159,6 +159,7 @@ void Connection::read_within(double seconds) {
   }));
 }
 
+void Connection::on_body() {
   read_deadline_.cancel();
   keep_alive_ = parser_->get().keep_alive();
   request_.arrived = std::chrono::steady_clock::now();
@@ -298,17 +299,20 @@ bool Connection::send_event(const ServerEvent& e) {
   std::string text;
   if (!e.id.empty()) text += fmt::format("id: {}\n", e.id);
   if (!e.name.empty()) text += fmt::format("event: {}\n", e.name);
-  return send_chunk(text + fmt::format("data: {}\n\n", e.data));
+  return send_chunk(text + fmt::format("data: {}\n\n", e.data), e.echoes);
 }
 
 bool Connection::send_comment() { return send_chunk(": waiting\n\n"); }
 
-bool Connection::send_chunk(std::string_view text) {
+bool Connection::send_chunk(std::string_view text, bool echoes) {
   if (closed_) return false;
-  if (unsent() + text.size() > size_t(config_.max_output_bytes)) {
+  const size_t before = unsent();
+  echoed_ = std::min(echoed_, before);
+  if (before - echoed_ > size_t(config_.max_output_bytes)) {
     close();  // the client reads too slowly
     return false;
   }
+  if (echoes) echoed_ += text.size();
   send(chunked_ ? fmt::format("{:x}\r\n{}\r\n", text.size(), text) : std::string(text));
   return true;
 }

@@ -64,7 +64,7 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   void watch();
   void probe();
   std::string head(int status, const std::string& type) const;
-  bool send_chunk(std::string_view text);
+  bool send_chunk(std::string_view text, bool echoes = false);
   void send(std::string_view bytes);
   void write();
   void on_written(ErrorCode, size_t count);
@@ -93,6 +93,7 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   std::shared_ptr<OpenAnswer> open_;  // the answer being produced
   std::string out_, writing_;         // pending output; output being written, from written_ on
   size_t written_ = 0;
+  size_t echoed_ = 0;     // unsent bytes of echoes, at most
   RequestRecord record_;  // log record of this request
   uint64_t answers_ = 0;
   int probes_ = 0, ticks_ = 0;                 // since the client closed its half; see watch()

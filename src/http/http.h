@@ -59,6 +59,7 @@ bool same_secret(std::string_view a, std::string_view b);
 struct ServerEvent {
   std::string_view data;
   std::string_view name = {}, id = {};  // empty: the event has none
+  bool echoes = false;  // the request's own text: a client that has not read it is not slow
 };
 
 // What a request log says about an answer; -1: unknown.

@@ -120,9 +120,9 @@ void Exchange::time_token(const Event& e) {
   s.last = e.at;
 }
 
-bool Exchange::send(const ordered_json& j) {
+bool Exchange::send(const ordered_json& j, bool echoes) {
   const auto client = client_.lock();
-  if (client && client->send_event({.data = dump_json(j)})) return true;
+  if (client && client->send_event({.data = dump_json(j), .echoes = echoes})) return true;
   leave();
   return false;
 }
@@ -135,7 +135,7 @@ void Exchange::open_choice(int64_t choice) {
   if (!head_.chat) part.text = prepared_.echoes[prompt];
   if (!head_.chat && part.text.empty()) return;
   s.offset += characters(part.text);
-  send(render_chunk(place_.tokenizer, head_, part, prepared_.call.include_usage));
+  send(render_chunk(place_.tokenizer, head_, part, prepared_.call.include_usage), true);
 }
 
 void Exchange::stream(Event& e) {

@@ -64,7 +64,7 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
   RenderedCall rendered(int64_t choice, int64_t index, ToolCall) const;
   void find_calls(ChoicePart&) const;
   void note(Client&) const;
-  bool send(const nlohmann::ordered_json&);
+  bool send(const nlohmann::ordered_json&, bool echoes = false);
   void end(End&);
   void finish();
   int64_t entries() const;

@@ -239,6 +239,22 @@ TEST_F(Serve, SlowReadersAreLeftBehind) {
   EXPECT_TRUE(patient.reply().body.ends_with("data: [DONE]\n\n"));
 }
 
+// A client cannot have read what was queued for it a moment ago, however long the event is.
+TEST_F(Serve, LongEchoesAreNotTakenForSlowReading) {
+  write_refrain_folder(folder_ / "model");
+  start_server({"--max-output-bytes", "4096"});
+  std::string prompt;
+  for (int i = 0; i < 1000; ++i) prompt += "\\u0001";  // six bytes of JSON for one token
+  HttpClient c(port_);
+  c.request("POST", "/v1/completions",
+            R"({"max_tokens":1,"n":8,"echo":true,"stream":true,"prompt":")" + prompt + "\"}");
+  const std::string body = c.reply().body;
+  EXPECT_TRUE(body.ends_with("data: [DONE]\n\n")) << body;
+  size_t echoes = 0;
+  for (size_t at = 0; (at = body.find(prompt, at)) != body.npos; at += prompt.size()) ++echoes;
+  EXPECT_EQ(echoes, 8);
+}
+
 TEST_F(Serve, DrainsOnSigterm) {
   start_server();
   HttpClient streams(port_), waits(port_), keeps(port_);
