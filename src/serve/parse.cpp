@@ -286,6 +286,20 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   return call;
 }
 
+namespace {
+
+// Bytes of all texts and names in a value.
+int64_t text_bytes(const ordered_json& j) {
+  if (j.is_string()) return int64_t(j.get_ref<const std::string&>().size());
+  int64_t bytes = 0;
+  if (j.is_structured())
+    for (const auto& [key, value] : j.items())
+      bytes += (j.is_object() ? int64_t(key.size()) : 0) + text_bytes(value);
+  return bytes;
+}
+
+}  // namespace
+
 TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& limits) {
   const ordered_json j = parse_body(body, limits);
   Fields f(j);
@@ -299,7 +313,8 @@ TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& li
   call.prompt = f.string("prompt");
   int64_t bytes = int64_t(call.prompt.size());
   for (const ordered_json& m : call.messages)
-    bytes += int64_t(m.at("content").get_ref<const std::string&>().size());
+    for (const auto& [key, value] : m.items())
+      if (key != "role") bytes += text_bytes(value);
   if (bytes > limits.max_tokenize_bytes)
     refuse(prompt ? "prompt" : "messages", "expected at most {} bytes of text, got {}",
            limits.max_tokenize_bytes, bytes);

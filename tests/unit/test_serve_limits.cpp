@@ -141,6 +141,11 @@ TEST_F(Serving, LimitsWhatIsTokenized) {
   EXPECT_EQ(error("/tokenize", messages(3, "abcd")).param, "messages");
   EXPECT_EQ(error("/tokenize", messages(4, "")).param, "messages");
   EXPECT_EQ(error("/tokenize", messages(4, "")).status, 400);
+  EXPECT_EQ(
+      error("/tokenize", R"({"messages":[{"role":"assistant","content":"","tool_calls":[)"
+                         R"({"type":"function","function":{"name":"f","arguments":"{}"}}]}]})")
+          .param,
+      "messages");
   EXPECT_EQ(error("/v1/chat/completions", messages(4, "")).param, "messages");
   EXPECT_EQ(answer("/detokenize", R"({"tokens":[97,98,97,98]})")["prompt"], "abab");
   EXPECT_EQ(error("/detokenize", R"({"tokens":[97,98,97,98,97]})").param, "tokens");
