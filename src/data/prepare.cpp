@@ -13,6 +13,7 @@
 #include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/progress.h"
+#include "sys/terminal.h"
 #include "sys/threads.h"
 
 namespace hearth::inline data {
@@ -65,7 +66,7 @@ json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
     if (!fs::is_regular_file(p))
       fail(p.string(),
            "expected a regular file, got another kind: pass a stream as - (standard input)");
-    files.push_back({{"path", fs::absolute(p).string()},
+    files.push_back({{"path", visible(fs::absolute(p).string())},  // JSON is UTF-8
                      {"bytes", fs::file_size(p)},
                      {"changed", fs::last_write_time(p).time_since_epoch().count()}});
   }

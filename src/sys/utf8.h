@@ -34,4 +34,10 @@ inline size_t utf8_size(std::string_view text) {
   return wrong ? 0 : n;
 }
 
+inline bool is_utf8(std::string_view text) {
+  for (size_t n; !text.empty(); text.remove_prefix(n))
+    if ((n = utf8_size(text)) == 0) return false;
+  return true;
+}
+
 }  // namespace hearth::inline sys

@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "sys/error.h"
+#include "train/run_state.h"
 
 namespace hearth::inline train {
 
 void RunConfig::check_run(int64_t total) const {
+  if (total > max_step) fail_usage("--steps", "expected at most {}, got {}", max_step, total);
   check_rate(total);
   for (const auto& [flag, beta] : {std::pair{"--beta1", beta1}, {"--beta2", beta2}})
     if (!(beta >= 0 && beta < 1)) fail_usage(flag, "expected 0 up to below 1, got {}", beta);

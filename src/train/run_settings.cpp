@@ -7,6 +7,7 @@
 #include "formats/toml.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
+#include "sys/utf8.h"
 #include "train/run_state.h"
 
 namespace hearth::inline train {
@@ -54,6 +55,11 @@ std::vector<std::string_view> RunSettings::free_in_every_run() {
 }
 
 std::string RunSettings::toml() const {
+  for (const auto& [key, value] : values.items())
+    for (const json& v : value.is_array() ? json(value) : json::array({value}))
+      if (v.is_string() && !is_utf8(v.get_ref<const std::string&>()))
+        fail_usage(key, "expected UTF-8, as config.toml is written in, got {}",
+                   in_quotes(v.get_ref<const std::string&>()));
   std::string text = "# Written when the run began; `--resume` reads it back.\n";
   for (const auto& [key, value] : values.items()) text += key + " = " + value.dump() + "\n";
   return text;

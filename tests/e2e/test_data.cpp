@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "e2e/command.h"
+#include "served_folder.h"
 #include "unit/parquet_file.h"
 
 namespace hearth {
@@ -57,6 +58,20 @@ TEST(DataPrepare, TakesPackedDataFromAPipe) {
   expect_error(run(folder, {"data", "prepare", "--tokenizer", folder / "tok", "--input",
                             folder / "p", "--column", "body", "--out", folder / "o"}),
                1, "\"body\"");
+}
+
+TEST(DataPrepare, TakesNamesThatAreNoUtf8) {
+  const Folder folder;
+  write_served_folder(folder / "tok");
+  const std::string file = folder / "caf\xe9.txt", out = folder / "out";
+  write_file_atomic(file, std::string(3000, 'a'));
+  const Arguments call{"data",    "prepare", "--tokenizer", folder / "tok",
+                       "--input", file,      "--out",       out};
+  const Ran first = run(folder, call);
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_EQ(run(folder, call).status, 0);  // it knows the file again
+  write_file_atomic(file, std::string(3001, 'a'));
+  EXPECT_NE(run(folder, call).status, 0);
 }
 
 // A mix trains, tells what it read, and a resumed run is the same run, also where the length

@@ -332,7 +332,7 @@ TEST_F(Pretrain, RefusesNumbersNoRunCanUse) {
       {"--clip", {"nan", "-1"}},
       {"--warmup", {"-3"}},
       {"--lr-floor", {"-0.5", "1.5"}},
-      {"--steps", {"-4", "0"}},
+      {"--steps", {"-4", "0", "4294967296", "9223372036854775807"}},
       {"--decay-steps", {"-1"}},
       {"--decay-share", {"-0.1", "1.5"}},
       {"--spike-z", {"-2"}},
@@ -350,6 +350,9 @@ TEST_F(Pretrain, RefusesNumbersNoRunCanUse) {
       expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{flag + "=" + value}), 2,
                    "[" + flag + "] expected");
     }
+  const std::string odd = folder / "caf\xe9.bin";  // config.toml could not hold it
+  fs::copy(data, odd);
+  expect_error(run(folder, tiny_run(odd, folder / "r", 5)), 2, "[data] expected UTF-8");
   // A decay of no steps would be none.
   expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--schedule", "wsd"}), 2,
                "[--decay-steps] expected 1 to the 5 steps");

@@ -78,7 +78,7 @@ void check_config(const ExampleConfig& c, const RunSpec& spec, const RunSettings
   if (c.holdout > 0 && !c.val.empty())
     fail_usage("--holdout", "expected a held-out share or --val, got both");
   expect_at_least(0, "--target-loss", c.target_loss);
-  c.check_run(c.steps ? c.steps : INT64_MAX);
+  c.check_run(c.steps ? c.steps : max_step);
   expect_settings(spec, settings);
 }
 
