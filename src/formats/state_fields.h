@@ -56,7 +56,8 @@ class StateFields {
 
 // A state struct lists its fields once, in `visit(state, v)`, which calls v(name, field, range...)
 // for each. The two functions below write a state and read it back. A range may depend on the
-// fields before it.
+// fields before it. A number has to be there; an optional value, a bool or JSON keeps its default
+// in a state that lacks it.
 struct StateReader {
   const StateFields& from;
   void operator()(const char* name, int64_t& x, int64_t least = 0,
@@ -73,6 +74,9 @@ struct StateReader {
   }
   void operator()(const char* name, std::vector<double>& x, size_t size) const {
     x = from.numbers(name, size);
+  }
+  void operator()(const char* name, bool& x) const {
+    if (from.has(name)) x = from.boolean(name);
   }
   void operator()(const char* name, nlohmann::json& x) const {
     if (from.has(name)) x = from.value(name);

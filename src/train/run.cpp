@@ -390,7 +390,7 @@ class Run {
     if (!r) return;  // interrupted by a signal
     log_->evaluation(state_.step, *r, seconds_since(begin));
     state_.evaluated = state_.step;
-    if (!r->value || !(finite_eval_ = std::isfinite(*r->value))) return;
+    if (!r->value || !(state_.finite_eval = std::isfinite(*r->value))) return;
     state_.last_eval = r->value, state_.last_eval_step = state_.step;
     improved_ = state_.step > 0 &&
                 (!state_.best_eval || (r->higher_is_better ? *r->value > *state_.best_eval
@@ -454,7 +454,7 @@ class Run {
     if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
     r.diverged = state_.update.streak > float(state_.spikes) ||
-                 !std::isfinite(state_.update.loss) || !finite_eval_;
+                 !std::isfinite(state_.update.loss) || !state_.finite_eval;
     r.reason = reason, r.checkpoint = checkpoint_path(), r.seconds = spec_.phases->to_json();
     return r;
   }
@@ -476,7 +476,6 @@ class Run {
   int64_t saved_ = -1;             // the step of the last checkpoint; -1: none
   int64_t saved_evaluation_ = -1;  // the step of the last evaluation in its state
   bool improved_ = false;          // the last evaluation is the best, and its weights are unsaved
-  bool finite_eval_ = true;        // the last evaluation of this process found a finite value
   std::optional<Clock::time_point> sensed_at_;
   std::optional<Pending> pending_;
   Clock::time_point collected_ = {};  // when the results of a step were last read

@@ -36,6 +36,7 @@ struct RunState {
   std::optional<double> last_eval, best_eval;  // values of the task's evaluations
   int64_t evaluated = -1;                      // the last step that was evaluated; -1: none yet
   int64_t last_eval_step = -1;                 // the step of last_eval
+  bool finite_eval = true;                     // the last value of an evaluation is finite
   int64_t best_step = -1;                      // the checkpoint of best_eval; -1: none yet
   LogMark log, samples;
   double train_seconds = 0;
@@ -61,6 +62,7 @@ struct RunState {
     v("best_eval", s.best_eval);
     v("evaluated", s.evaluated, -1, s.step);
     v("last_eval_step", s.last_eval_step, -1, s.evaluated);
+    v("finite_eval", s.finite_eval);
     v("best_step", s.best_step, -1, s.step);
     v("train_seconds", s.train_seconds, 0);
   }

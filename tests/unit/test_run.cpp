@@ -259,6 +259,24 @@ TEST_F(RunTest, AnEvaluationWithoutANumberIsNotTheResult) {
   EXPECT_TRUE(r.diverged);
 }
 
+// A process that finds the run finished evaluates nothing: the checkpoint has to tell.
+TEST_F(RunTest, AFinishedRunThatDivergedInItsLastEvaluationStaysDiverged) {
+  const auto until = [](int64_t total) {
+    return [total](ChosenLosses& t) {
+      t.total = total;
+      t.evaluation = [](int64_t step) { return step == 8 ? NAN : 2.5; };
+    };
+  };
+  EXPECT_TRUE(go(until(8)).diverged);
+  spec.resume = true;
+  const RunResult again = go(until(8));
+  EXPECT_TRUE(again.diverged);
+  EXPECT_EQ(again.reason, Ending::steps);
+  EXPECT_TRUE(data_steps.empty());
+  EXPECT_FALSE(go(until(12)).diverged);  // extended, it recovers
+  EXPECT_FALSE(go(until(12)).diverged);
+}
+
 // The steps at the end decide: bad ones before them were skipped, and a spike has a finite loss.
 TEST_F(RunTest, KnowsWhetherItDiverged) {
   const auto with = [&](const char* name, int64_t total,

@@ -89,6 +89,7 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"scale_steps", 1001},
                                          {"best_eval", "low"},
                                          {"last_eval", json::array()},
+                                         {"finite_eval", 1},
                                          {"losses", std::vector<double>(129)},
                                          {"losses/0", "x"},
                                          {"log_bytes", -1},
