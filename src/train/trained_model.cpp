@@ -58,6 +58,15 @@ void TrainedModel::carry(const ChatTemplate* chat, nlohmann::ordered_json writte
   generation = read_generation_config(source->path());
 }
 
+std::string TrainedModel::left_out() const {
+  // Adapters leave their base as it is.
+  if (!source || config.lora || config.mtp >= source->config().mtp) return {};
+  return fmt::format(
+      "the modules of multi-token prediction of {} (mtp {}) are neither trained nor saved: --draft "
+      "mtp will not work with the new model",
+      source->path().string(), source->config().mtp);
+}
+
 Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) {
   if (source.tokenizer().empty())
     fail(source.path().string(), "expected a model with a tokenizer, got none beside it");

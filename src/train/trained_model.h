@@ -24,6 +24,8 @@ struct TrainedModel {
   // Takes over the settings in generation_config.json of the source and the tokens that end a text,
   // including those of `chat` if there is one.
   void carry(const ChatTemplate* chat, nlohmann::ordered_json written_template);
+  // What checkpoints will lack of the source, in one line; empty: nothing.
+  std::string left_out() const;
 
   ModelConfig config;  // resolved
   std::optional<ModelSource> source;

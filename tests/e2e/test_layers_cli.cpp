@@ -118,6 +118,14 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
       runs.folder, words("grpo --run" + file("grpo") + common + " --data" + file("prompts.jsonl") +
                          " --reward exact --prompts 2" + " --group 2 --max-completion 4"));
   EXPECT_EQ(grpo.status, 0) << grpo.err;
+  // Training all weights drops the modules of multi-token prediction; adapters leave their base.
+  const bool modules = std::ranges::count(GetParam().flags, "--mtp") > 0;
+  for (const auto& [r, drops] : {std::pair(&sft, modules), {&grpo, modules}, {&lora, false}}) {
+    EXPECT_EQ(r->err.find("hearth: the modules of multi-token prediction of ") != r->err.npos,
+              drops)
+        << r->err;
+    EXPECT_EQ(r->err.find("--draft mtp will not work with the new model") != r->err.npos, drops);
+  }
 
   const auto generated = [&](const fs::path& model) {
     const Ran r = run(runs.folder, {"generate", "--model", model.string(), "--prompt", "ab",
