@@ -74,6 +74,10 @@ struct RewardProgram::Slot {
   std::atomic<int64_t> answered = 0, abstained = 0, missing = 0, died = 0, hung = 0, rubbish = 0,
                        replaced = 0, other_id = 0;
 
+  void forget_counts() {
+    answered = 0, abstained = 0, missing = 0, died = 0, hung = 0, rubbish = 0, replaced = 0;
+    other_id = 0;
+  }
   void note(const Asked& a) {
     const Trouble t = a.trouble;
     missing += t == Trouble::missing, died += t == Trouble::died;
@@ -223,6 +227,7 @@ void RewardProgram::count_on(const StateFields& f) {
   for (const auto& [name, count] : program_counts)
     if (count != &RewardProgramCounts::other_id || f.has(name))  // older checkpoints lack it
       before_.*count = f.integer(name);
+  for (const auto& slot : slots_) slot->forget_counts();  // those of steps that a run goes back on
   failed_ = before_.failed;
 }
 

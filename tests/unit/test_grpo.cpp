@@ -8,6 +8,7 @@
 #include "grpo_task.h"
 #include "rewards/regex.h"
 #include "sys/error.h"
+#include "train/grpo/grpo_report.h"
 #include "train/grpo/policy.h"
 
 namespace hearth {
@@ -24,6 +25,16 @@ struct TinyTask : GrpoTask {
   explicit TinyTask(Backend& b, GrpoConfig given = {}, float softcap = 0)
       : GrpoTask(b, std::move(given), byte_config(softcap)) {}
 };
+
+TEST(GrpoRollouts, AreKeptOfTheFirstTheLastAndEnoughStepsBetween) {
+  for (const int64_t steps : {1, 2, 199, 200, 201, 399, 400, 401, 599, 600, 1001, 12345}) {
+    int64_t kept = 0;
+    for (int64_t step = 1; step <= steps; ++step) kept += keeps_rollouts(step, steps);
+    EXPECT_TRUE(keeps_rollouts(1, steps) && keeps_rollouts(steps, steps)) << steps;
+    EXPECT_GE(kept, steps < 400 ? steps : 201) << steps;
+    EXPECT_LE(kept, steps < 400 ? steps : 301) << steps;
+  }
+}
 
 TEST_F(Grpo, TheSamplersLogprobsAreTheTrainersToTheBit) {
   for (const int threads : {1, 2})

@@ -177,6 +177,8 @@ TEST(GrpoLoss, BetaFollowsTheKl) {
   EXPECT_GT(adapted_beta(0.1, 0.5, 0.1), 0.1);
   EXPECT_LT(adapted_beta(0.1, 0.01, 0.1), 0.1);
   EXPECT_EQ(adapted_beta(0.1, 0.1, 0.1), 0.1);
+  EXPECT_EQ(adapted_beta(0.1, NAN, 0.1), 0.1);
+  EXPECT_DOUBLE_EQ(adapted_beta(0.1, INFINITY, 0.1), 0.102);
   // A policy whose KL is what the coefficient lets it be settles at the target.
   double beta = 1;
   for (int i = 0; i < 2000; ++i) beta = adapted_beta(beta, 0.02 / beta, 0.1);

@@ -95,6 +95,9 @@ TEST(RewardProgram, CountsGoOnInAnotherProcessOfTheRun) {
   EXPECT_EQ(second.troubles()["program:/no/such/judge"]["failed"], 2);
   second.submit(row, texts({"x"})).get();
   EXPECT_EQ(second.troubles()["program:/no/such/judge"]["missing"], 6);
+  second.count_on(counted, "here");  // the run goes back to a checkpoint
+  EXPECT_EQ(second.counted(), counted);
+  second.submit(row, texts({"x"})).get();
   EXPECT_THROW(second.submit(row, texts({"x"})).get(), Error);  // the fourth of the run
   EXPECT_THROW(second.count_on(nlohmann::json::array(), "here"), Error);
   counted[1]["failed"] = -1;

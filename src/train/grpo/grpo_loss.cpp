@@ -160,6 +160,7 @@ std::vector<double> importance_weights(std::span<const double> trainer,
 }
 
 double adapted_beta(double beta, double kl, double target) {
+  if (std::isnan(kl)) return beta;  // of a step that is skipped
   return beta * (1 + 0.1 * std::clamp(kl / target - 1, -0.2, 0.2));
 }
 

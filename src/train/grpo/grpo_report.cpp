@@ -154,7 +154,7 @@ std::string first_group(const StepFindings& f, const std::string& prompt, int64_
 
 namespace {
 
-// Limits of what rollouts.jsonl keeps of a step.
+// Limits of what rollouts.jsonl keeps of a run and of a step.
 constexpr int64_t kept_steps_of_run = 200, kept_groups = 2, kept_completions = 8;
 constexpr int64_t with_tokens = 2;  // completions of a group
 constexpr size_t kept_text = 4096;  // bytes of a prompt or completion
@@ -173,8 +173,8 @@ double rounded(double x) { return std::round(x * 1e4) / 1e4; }
 }  // namespace
 
 bool keeps_rollouts(int64_t step, int64_t steps) {
-  const int64_t every = std::max<int64_t>(1, steps / kept_steps_of_run);
-  return step == 1 || step % every == 0;
+  const int64_t every = std::max<int64_t>(1, steps / kept_steps_of_run);  // never fewer steps
+  return step == 1 || step == steps || step % every == 0;
 }
 
 std::vector<std::string> rollout_lines(const StepFindings& f,

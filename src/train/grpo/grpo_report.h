@@ -23,7 +23,8 @@ void expect_rewards_of_most(std::span<const RewardFailures>,
 // The prompt and the completions of the step's first group, with their rewards.
 std::string first_group(const StepFindings&, const std::string& prompt, int64_t group);
 
-// Whether rollouts.jsonl has rollouts of this step (from 1): about 200 steps of a run do.
+// Whether rollouts.jsonl has rollouts of this step (from 1): each of a run below 400 steps, 201 to
+// 301 of a longer one, always with the first and the last.
 bool keeps_rollouts(int64_t step, int64_t steps);
 // Lines for rollouts.jsonl: the first groups of a step, with bounded texts, and the tokens and
 // log-probabilities of a few completions.
