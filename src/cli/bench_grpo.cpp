@@ -23,11 +23,16 @@ struct BenchGrpoFlags {
   FieldFlags<ModelConfig> model;
 };
 
+GrpoConfig bench_grpo_defaults() {
+  GrpoConfig c;
+  c.prompts = 64, c.group = 8, c.max_completion = 128, c.micro_tokens = 0;
+  return c;
+}
+
 // All rewards are equal, so the gradient is zero; train_equal makes training run in full anyway.
 GrpoConfig bench_grpo_config(const BenchGrpoFlags& f) {
-  GrpoConfig c;
+  GrpoConfig c = bench_grpo_defaults();
   c.model = c.data = "random";
-  c.prompts = 64, c.group = 8, c.max_completion = 128;
   c.reward = {"length:1"};
   f.config.apply(c);
   c.train_equal = true;
@@ -135,7 +140,7 @@ void add_bench_grpo(CLI::App& bench) {
   c->add_option("--repeats", f->repeats, "measured steps; the median is reported")
       ->capture_default_str()
       ->check(at_least(1));
-  f->config.add(*c, GrpoConfig{}, "GRPO (defaults here: prompts 64, group 8, max-completion 128)");
+  f->config.add(*c, bench_grpo_defaults(), "GRPO");
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { bench_grpo(*f); });
 }
