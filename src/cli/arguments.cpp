@@ -49,15 +49,6 @@ std::vector<std::string> flag_names(const CLI::App& command) {
 
 std::string name_in(const std::string& argument) { return argument.substr(0, argument.find('=')); }
 
-// The value of `--flag X` or `--flag=X`, empty when absent.
-std::string value_of(const std::vector<std::string>& args, const std::string& flag) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i].starts_with(flag + "=")) return args[i].substr(flag.size() + 1);
-    if (args[i] == flag && i + 1 < args.size()) return args[i + 1];
-  }
-  return {};
-}
-
 struct ConfigFile {
   std::string path;  // empty: none
   bool of_run = false;

@@ -75,9 +75,12 @@ void expect_writable(const std::filesystem::path& file) {
 
 void add_common(CLI::App& app, Common& c) {
   app.add_option("--device", c.device, "device: auto, cpu or cuda[:i]")->capture_default_str();
-  app.add_option("--threads", c.threads, "CPU threads; 0: one per core")->capture_default_str();
+  app.add_option("--threads", c.threads, "CPU threads; 0: one per core")
+      ->capture_default_str()
+      ->check(between(0, 4096));
   app.add_option("--memory-limit", c.memory_limit, "maximum GPU memory in GiB; 0: all that is free")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(between(0, 1 << 20));
   app.add_flag("--json", c.json, "print one JSON object (or JSON lines) on stdout");
 }
 

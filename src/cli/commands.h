@@ -13,6 +13,7 @@
 #include "core/backend.h"
 #include "core/fp8.h"
 #include "core/quantised.h"
+#include "cuda/backend.h"
 #include "infer/engine.h"
 #include "infer/generation_config.h"
 #include "infer/loaded_model.h"
@@ -53,6 +54,12 @@ struct BackendWish {
 // The backend that --device names; an unavailable one is an error that says why (device.cpp).
 std::unique_ptr<Backend> make_backend(const Common&, const BackendWish& = {});
 int chosen_card(const Common&);  // the GPU that it would use; -1: none
+// The GPUs that --device names, usable or not; with auto all of them.
+struct NamedCards {
+  std::vector<CudaCard> cards = {};
+  std::string problem = {};  // why there are none, if there should be one
+};
+NamedCards named_cards(const Common&);
 
 // --weights: storage format of the model's matrices while it runs; a format that the backend cannot
 // multiply is an error (device.cpp).

@@ -197,11 +197,17 @@ int chosen_card(const Common& c) {
   return c.device == "cpu" ? -1 : card_number(c.device);
 }
 
+NamedCards named_cards(const Common& c) {
+  if (c.device == "cpu") return {};
+  const CudaDriver driver = cuda_driver();
+  if (c.device == "auto") return {cuda_cards(), driver.problem};
+  const int card = card_number(c.device);
+  if (driver.cards == 0) return {{}, driver.problem};
+  if (card < driver.cards) return {{cuda_card(card)}, ""};
+  return {{}, fmt::format("expected cuda:0 to cuda:{}, got cuda:{}", driver.cards - 1, card)};
+}
+
 std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) {
-  if (c.threads < 0 || c.threads > 4096)
-    fail_usage("threads", "expected 0 to 4096 threads, got {}", c.threads);
-  if (c.memory_limit < 0)
-    fail_usage("memory-limit", "expected a size in GiB of 0 or more, got {}", c.memory_limit);
   if (const int card = chosen_card(c); card >= 0) {
     try {
       return make_cuda_backend({.card = card,

@@ -146,11 +146,6 @@ void run_gradients(const GradientFlags& g) {
 }
 
 void run_all(const Common& common) {
-  if (common.device != "auto")
-    fail_usage("--device",
-               "doctor compares all backends of this machine; hearth doctor lockstep --device {} "
-               "compares one",
-               common.device);
   bool agreed = true;
   const auto try_one = [&](Backend& tried, Backend& trusted, const char* dtype) {
     DoctorFlags f;
@@ -163,9 +158,9 @@ void run_all(const Common& common) {
   const auto reference = make_reference_backend(), cpu = make_cpu_backend(common.threads);
   try_one(*cpu, *reference, "fp32");
   try_one(*cpu, *reference, "bf16");
-  const CudaDriver driver = cuda_driver();
-  if (!common.json && !driver.problem.empty()) fmt::print("no GPU: {}\n", driver.problem);
-  for (const CudaCard& c : cuda_cards()) {
+  const NamedCards named = named_cards(common);
+  if (!common.json && !named.problem.empty()) fmt::print("no GPU: {}\n", named.problem);
+  for (const CudaCard& c : named.cards) {
     if (!c.problem.empty()) {
       if (!common.json) fmt::print("{}: {}\n", c.name, c.problem);
       continue;
@@ -174,6 +169,8 @@ void run_all(const Common& common) {
     try_one(*card, *cpu, "fp32");
     try_one(*card, *cpu, "bf16");
   }
+  if (common.device != "auto" && !named.problem.empty())
+    fail("device", "{} cannot be checked: {}", common.device, named.problem);
   if (!agreed) fail("doctor", "an op differs between the backends; see the lines above");
 }
 

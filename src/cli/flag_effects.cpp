@@ -8,10 +8,8 @@
 #include "sys/error.h"
 
 namespace hearth::inline cli {
-namespace {
 
-// The value that counts of `--flag X` or `--flag=X`: the last one; empty when absent.
-std::string last_value(const std::vector<std::string>& args, const std::string& flag) {
+std::string value_of(const std::vector<std::string>& args, const std::string& flag) {
   std::string value;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].starts_with(flag + "=")) value = args[i].substr(flag.size() + 1);
@@ -20,16 +18,18 @@ std::string last_value(const std::vector<std::string>& args, const std::string& 
   return value;
 }
 
+namespace {
+
 // A name as enums have it: wsd-sqrt is wsd_sqrt.
 std::string last_name(const std::vector<std::string>& args, const std::string& flag) {
-  std::string name = last_value(args, flag);
+  std::string name = value_of(args, flag);
   std::ranges::replace(name, '-', '_');
   return name;
 }
 
 // 0 if the flag is absent or its value is no number, which is an error of its own.
 double number(const std::vector<std::string>& args, const std::string& flag) {
-  return std::strtod(last_value(args, flag).c_str(), nullptr);
+  return std::strtod(value_of(args, flag).c_str(), nullptr);
 }
 
 // The flags that give a training command its validation data: "--val or --holdout".
@@ -41,12 +41,12 @@ std::string validation_flags(const CLI::App& command) {
 }
 
 bool validates(const std::vector<std::string>& args) {
-  return !last_value(args, "--val").empty() || !last_value(args, "--eval-data").empty() ||
+  return !value_of(args, "--val").empty() || !value_of(args, "--eval-data").empty() ||
          number(args, "--holdout") > 0;
 }
 
 void expect_length(const AskedFlags& f) {
-  const std::string steps = last_value(f.args, "--steps");
+  const std::string steps = value_of(f.args, "--steps");
   if (f.asked.contains("--epochs") && !steps.empty() && steps != "0")
     fail_usage("--epochs", "has no effect: the length of the run is --steps {}; leave {}", steps,
                f.of_run ? "it out, or extend the run by a larger --steps" : "one of them out");

@@ -17,6 +17,9 @@ struct AskedFlags {
   bool of_run = false;  // the rest of `args` is from the run that --resume continues
 };
 
+// The value that counts of `--flag X` or `--flag=X`: the last one; empty when absent.
+std::string value_of(const std::vector<std::string>& args, const std::string& flag);
+
 // Throws a usage error that names the first flag without an effect.
 void expect_effect(const CLI::App& command, const AskedFlags&);
 

@@ -1,5 +1,8 @@
-// hearth info: describes this build and machine; with a preset or model, also its size.
+// hearth info: describes this build, and this machine or one device of it; with a preset or model,
+// also its size.
 #include <fmt/format.h>
+
+#include <span>
 
 #include "cli/commands.h"
 #include "cli/model_flags.h"
@@ -26,38 +29,51 @@ struct InfoFlags {
   FieldFlags<ModelConfig> shape;
 };
 
-nlohmann::ordered_json machine_json(const Backend& backend) {
-  const BuildInfo b = build_info();
-  nlohmann::ordered_json j{
-      {"version", b.version}, {"commit", b.commit}, {"build", b.type}, {"compiler", b.compiler}};
+nlohmann::ordered_json cpu_json(const Backend& backend) {
   std::vector<std::string> usable;
   for (Isa isa : usable_isas()) usable.emplace_back(name(isa));
-  j["cpu"] = {{"isa", std::string(name(best_isa()))},
-              {"usable", usable},
-              {"integer_products", quantised_instructions(best_isa())},
-              {"backend", backend.describe()},
-              {"free_bytes", backend.free_bytes()}};
-  j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
-  j["downloads"] = https_library();
-  j["regex"] = regex_library();
+  nlohmann::ordered_json j{{"isa", std::string(name(best_isa()))},
+                           {"usable", usable},
+                           {"integer_products", quantised_instructions(best_isa())},
+                           {"backend", backend.describe()},
+                           {"free_bytes", backend.free_bytes()}};
   for (const auto& [work, what] : {std::pair{Workload::training, "training"},
                                    {Workload::decoding, "decoding"},
                                    {Workload::scoring, "scoring"}}) {
     const DtypeChoice c = auto_dtype(work, name(best_isa()), DType::bf16);
-    j["cpu"]["auto_dtype"][what] = {{"dtype", c.dtype == DType::bf16 ? "bf16" : "fp32"},
-                                    {"why", c.why}};
+    j["auto_dtype"][what] = {{"dtype", c.dtype == DType::bf16 ? "bf16" : "fp32"}, {"why", c.why}};
   }
-  const CudaDriver found = cuda_driver();
-  j["cuda"] = {{"driver", found.driver}, {"runtime", found.runtime}, {"problem", found.problem}};
-  j["gpus"] = nlohmann::json::array();
-  for (const CudaCard& c : cuda_cards())
-    j["gpus"].push_back({{"name", c.name},
-                         {"capability", fmt::format("{}.{}", c.major, c.minor)},
-                         {"processors", c.processors},
-                         {"memory_bytes", c.memory_bytes},
-                         {"free_bytes", c.free_bytes},
-                         {"gets", c.gets},
-                         {"problem", c.problem}});
+  return j;
+}
+
+nlohmann::ordered_json gpus_json(std::span<const CudaCard> cards) {
+  nlohmann::ordered_json j = nlohmann::json::array();
+  for (const CudaCard& c : cards)
+    j.push_back({{"name", c.name},
+                 {"capability", fmt::format("{}.{}", c.major, c.minor)},
+                 {"processors", c.processors},
+                 {"memory_bytes", c.memory_bytes},
+                 {"free_bytes", c.free_bytes},
+                 {"gets", c.gets},
+                 {"problem", c.problem}});
+  return j;
+}
+
+// Of all devices, or of the one that --device names.
+nlohmann::ordered_json machine_json(const Common& common) {
+  const BuildInfo b = build_info();
+  nlohmann::ordered_json j{
+      {"version", b.version}, {"commit", b.commit}, {"build", b.type}, {"compiler", b.compiler}};
+  const bool cpu_alone = common.device == "cpu";
+  if (cpu_alone || common.device == "auto") j["cpu"] = cpu_json(*make_cpu_backend(common.threads));
+  j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
+  j["downloads"] = https_library();
+  j["regex"] = regex_library();
+  if (cpu_alone) return j;
+  const CudaDriver driver = cuda_driver();
+  const NamedCards found = named_cards(common);
+  j["cuda"] = {{"driver", driver.driver}, {"runtime", driver.runtime}, {"problem", found.problem}};
+  j["gpus"] = gpus_json(found.cards);
   return j;
 }
 
@@ -69,25 +85,20 @@ void model_json(nlohmann::ordered_json& j, const ModelConfig& c) {
   j["config"] = fields_to_json(c);
 }
 
-void print_text(const nlohmann::ordered_json& j) {
-  fmt::print("hearth {} ({}, {}, {})\n", j["version"].get<std::string>(),
-             j["commit"].get<std::string>(), j["build"].get<std::string>(),
-             j["compiler"].get<std::string>());
-  fmt::print("cpu     {}; usable instruction sets: {}\n", j["cpu"]["backend"].get<std::string>(),
-             fmt::join(j["cpu"]["usable"].get<std::vector<std::string>>(), ", "));
+void print_cpu(const nlohmann::ordered_json& cpu) {
+  fmt::print("cpu     {}; usable instruction sets: {}\n", cpu["backend"].get<std::string>(),
+             fmt::join(cpu["usable"].get<std::vector<std::string>>(), ", "));
   fmt::print("        int8 and int4 matrix products: {}\n",
-             j["cpu"]["integer_products"].get<std::string>());
-  for (const auto& [what, choice] : j["cpu"]["auto_dtype"].items())
+             cpu["integer_products"].get<std::string>());
+  for (const auto& [what, choice] : cpu["auto_dtype"].items())
     fmt::print("        --dtype auto for {}: {} ({})\n", what, choice["dtype"].get<std::string>(),
                choice["why"].get<std::string>());
-  fmt::print("memory  {:.1f} GiB free\n", j["cpu"]["free_bytes"].get<double>() / (1 << 30));
-  for (const auto& [kind, library] : j["unpacks"].items())
-    if (library == "")
-      fmt::print("data    cannot read {} files: built without the library\n", kind);
-  if (j["downloads"] == "") fmt::print("data    no downloads: built without libcurl\n");
-  if (j["regex"] == "") fmt::print("rewards no regex: built without PCRE2\n");
-  if (j["gpus"].empty()) fmt::print("gpu     none: {}\n", j["cuda"]["problem"].get<std::string>());
-  for (const auto& g : j["gpus"]) {
+  fmt::print("memory  {:.1f} GiB free\n", cpu["free_bytes"].get<double>() / (1 << 30));
+}
+
+void print_gpus(const nlohmann::ordered_json& gpus, const std::string& why_none) {
+  if (gpus.empty()) fmt::print("gpu     none: {}\n", why_none);
+  for (const auto& g : gpus) {
     const std::string problem = g["problem"].get<std::string>();
     fmt::print("gpu     {}, compute capability {}, {:.1f} of {:.1f} GiB free; {}\n",
                g["name"].get<std::string>(), g["capability"].get<std::string>(),
@@ -95,6 +106,19 @@ void print_text(const nlohmann::ordered_json& j) {
                g["memory_bytes"].get<double>() / (1 << 30),
                problem.empty() ? g["gets"].get<std::string>() : "not used: " + problem);
   }
+}
+
+void print_text(const nlohmann::ordered_json& j) {
+  fmt::print("hearth {} ({}, {}, {})\n", j["version"].get<std::string>(),
+             j["commit"].get<std::string>(), j["build"].get<std::string>(),
+             j["compiler"].get<std::string>());
+  if (j.contains("cpu")) print_cpu(j["cpu"]);
+  for (const auto& [kind, library] : j["unpacks"].items())
+    if (library == "")
+      fmt::print("data    cannot read {} files: built without the library\n", kind);
+  if (j["downloads"] == "") fmt::print("data    no downloads: built without libcurl\n");
+  if (j["regex"] == "") fmt::print("rewards no regex: built without PCRE2\n");
+  if (j.contains("gpus")) print_gpus(j["gpus"], j["cuda"]["problem"].get<std::string>());
   if (!j.contains("params")) return;
   fmt::print("model   {} parameters", j["params"].get<int64_t>());
   if (j.contains("active_params"))
@@ -121,11 +145,12 @@ ModelConfig described(const InfoFlags& f) {
 
 void run(const InfoFlags& f) {
   if (!f.recipe.empty()) {
-    fmt::print("{}", recipe_named(f.recipe).toml);
+    const std::string toml(recipe_named(f.recipe).toml);
+    if (f.common.json) return print_json({{"recipe", f.recipe}, {"toml", toml}});
+    fmt::print("{}", toml);
     return;
   }
-  const std::unique_ptr<Backend> backend = make_cpu_backend(f.common.threads);
-  nlohmann::ordered_json j = machine_json(*backend);
+  nlohmann::ordered_json j = machine_json(f.common);
   if (!f.preset.empty() || f.shape.any_given()) {
     if (!f.preset.empty()) j["preset"] = f.preset;
     model_json(j, described(f));

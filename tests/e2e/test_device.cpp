@@ -36,13 +36,39 @@ TEST(Device, LockstepNeverComparesTheCpuWithItself) {
                "[--against] this step runs on the CPU, which would be compared with itself");
 }
 
-TEST(Device, DoctorRefusesWhatItWouldIgnore) {
+TEST(Device, DoctorChecksTheOneItIsGiven) {
   const Folder folder;
-  expect_error(run(folder, {"doctor", "--device", "cpu"}), 2,
-               "[--device] doctor compares all backends of this machine; hearth doctor lockstep "
-               "--device cpu compares one");
+  const Ran cpu = run(folder, {"doctor", "--device", "cpu", "--threads", "1"});
+  EXPECT_EQ(cpu.status, 0) << cpu.err;
+  EXPECT_EQ(std::count(cpu.out.begin(), cpu.out.end(), '\n'), 2) << cpu.out;
+  expect_error(run(folder, {"doctor", "--device", "cuda:99", "--threads", "1"}), 1,
+               "[device] cuda:99 cannot be checked: ");
   expect_error(run(folder, {"doctor", "gradients", "--preset", "tiny", "gpt2", "--out", "g"}), 2,
                "[--preset] expected one preset, got 2");
+}
+
+TEST(Device, InfoDescribesTheOneItIsGiven) {
+  const Folder folder;
+  const auto told = [&](const char* device) {
+    return json_of(run(folder, {"info", "--device", device, "--json"}));
+  };
+  EXPECT_TRUE(told("auto").contains("cpu") && told("auto").contains("gpus"));
+  EXPECT_TRUE(told("cpu").contains("cpu"));
+  EXPECT_FALSE(told("cpu").contains("gpus") || told("cpu").contains("cuda"));
+  const Ran cpu = run(folder, {"info", "--device", "cpu"});
+  EXPECT_NE(cpu.out.find("\ncpu     "), std::string::npos) << cpu.out;
+  EXPECT_EQ(cpu.out.find("\ngpu     "), std::string::npos) << cpu.out;
+  // The first GPU, or why there is none; what else was asked for is answered in any case.
+  const Ran cuda = run(folder, {"info", "--device", "cuda", "--preset", "tiny"});
+  EXPECT_EQ(cuda.status, 0) << cuda.err;
+  EXPECT_NE(cuda.out.find("\ngpu     "), std::string::npos) << cuda.out;
+  EXPECT_EQ(cuda.out.find("\ncpu     "), std::string::npos) << cuda.out;
+  EXPECT_NE(cuda.out.find("\nmodel   "), std::string::npos) << cuda.out;
+  const auto missing = told("cuda:99");
+  EXPECT_TRUE(missing["gpus"].empty());
+  EXPECT_NE(missing["cuda"]["problem"], "");
+  expect_error(run(folder, {"info", "--device", "gpu"}), 2,
+               "expected auto, cpu or cuda[:i], got \"gpu\"");
 }
 
 // Of every command that runs a model, in the same words.
