@@ -57,6 +57,7 @@ class LineReader {
       if (const size_t at = held_.find('\n'); at != std::string::npos) {
         line = held_.substr(0, at);
         held_.erase(0, at + 1);
+        if (line.ends_with('\r')) line.pop_back();  // from a file with Windows' line ends
         return Got::line;
       }
       char bytes[4096];
@@ -104,7 +105,7 @@ class Chat {
         note("\n(to end the program, type /quit or press Ctrl-D)\n");
         continue;
       }
-      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      if (line.find_first_not_of(" \t") == std::string::npos) continue;
       if (line == "/quit" || line == "/exit") return failed_;
       if (line.starts_with("/"))
         obey(line);

@@ -64,6 +64,15 @@ class ChatRun {
 
 int64_t lines_in(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
+TEST(Chat, ReadsLinesThatEndAsInWindows) {
+  const Folder folder;
+  ChatRun chat(folder, {"--max-tokens", "2"});
+  const std::string file = folder / "saved.json";
+  chat.type("hello\r\n\r\n/save " + file + "\r\n/quit\r\nnot read\n");
+  EXPECT_EQ(chat.end(), 0) << chat.err();
+  EXPECT_EQ(json::parse(read_file(file))["messages"][0]["content"], "hello");
+}
+
 TEST(Chat, RemembersSavesAndForgets) {
   const Folder folder;
   ChatRun chat(folder, {"--json", "--seed", "3", "--max-tokens", "4", "--system", "Be brief."});
