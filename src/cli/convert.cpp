@@ -22,7 +22,10 @@ void run_convert(const ConvertFlags& flags) {
   spec.adapter = flags.adapter;
   if (!spec.upcycle && (spec.upcycle.top_k || spec.upcycle.granularity != 1))
     fail_usage("--upcycle-moe", "--top-k and --granularity need --upcycle-moe EXPERTS");
-  if (!flags.gguf.empty()) expect_new(flags.gguf, flags.force);
+  if (!flags.gguf.empty()) {
+    expect_new(flags.gguf, flags.force);
+    expect_writable(flags.gguf);
+  }
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
   if (c.widened)

@@ -2,13 +2,14 @@
 #include <cstring>
 
 #include "e2e/command.h"
+#include "formats/safetensors.h"
 #include "served_folder.h"
 
 namespace hearth {
 namespace {
 
 // A model with its tokenizer, trained for a moment.
-std::string story_run(const Folder& folder) {
+std::string story_run(const Folder& folder, const Arguments& more = {}) {
   const std::string text = folder / "stories.txt", tok = folder / "tok", out = folder / "tokens";
   json_of(run(folder, {"data", "stories", "--out", text, "--stories", "200", "--json"}));
   json_of(run(folder,
@@ -20,7 +21,8 @@ std::string story_run(const Folder& folder) {
                                 "--hidden", "64"} +
                           Arguments{"--tokenizer", tok, "--run", folder / "run", "--data",
                                     out + "/train_*.bin", "--steps", "20", "--batch", "4", "--seq",
-                                    "64", "--lr", "1e-2", "--dtype", "fp32", "--json"}));
+                                    "64", "--lr", "1e-2", "--dtype", "fp32", "--json"} +
+                          more));
   return folder / "run";
 }
 
@@ -119,6 +121,40 @@ TEST(ConvertEval, TokenFiles) {
 }
 
 TEST(ConvertEval, WrongCalls) {
+// What GGUF cannot hold is said before anything is written, and a call may be repeated.
+TEST(ConvertEval, WritesBothFormatsOrNone) {
+  const Folder folder;
+  const std::string alibi = story_run(folder, {"--position", "alibi", "--stop-after-step", "1"});
+  const std::string hf = folder / "hf";
+  for (int i = 0; i < 2; ++i)
+    expect_error(run(folder, {"convert", "--from", alibi, "--to", hf, "--gguf", folder / "m.gguf"}),
+                 1, "[gguf] llama.cpp has no architecture that computes this model");
+  EXPECT_FALSE(fs::exists(hf));
+  // The file may lie in the new folder, or in one that is missing.
+  write_served_folder(folder / "served");
+  for (const auto& [to, gguf] : {std::pair<std::string, std::string>(hf, hf + "/m.gguf"),
+                                 {folder / "other", folder / "new" / "m.gguf"}}) {
+    const Ran r = run(folder, {"convert", "--from", folder / "served", "--to", to, "--gguf", gguf});
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_TRUE(fs::exists(gguf) && fs::exists(fs::path(to) / "config.json")) << gguf;
+  }
+}
+
+TEST(ConvertEval, LogitsOfTheFirstLines) {
+  const Folder folder;
+  write_served_folder(folder / "served");
+  write_file_atomic(folder / "ids.txt", "1 2 3\n4 5\n6\n");
+  const Arguments call{"eval",   "--model",          folder / "served", "--task", "logits",
+                       "--data", folder / "ids.txt", "--dtype",         "fp32"};
+  const Ran r = run(folder, call + Arguments{"--limit", "2", "--out", folder / "two"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  const Safetensors two(folder / "two");
+  EXPECT_EQ(two.at("logits.1").shape, (std::vector<int64_t>{2, 260}));
+  EXPECT_EQ(two.tensors().size(), 2u);
+  expect_error(run(folder, call + Arguments{"--context", "2", "--out", folder / "x"}), 2,
+               "[--context] the task logits runs each line whole");
+}
+
   const Folder folder;
   const std::string model = story_run(folder);
   expect_error(run(folder, {"convert", "--from", model}), 2, "expected --to DIR or --gguf FILE");

@@ -65,7 +65,8 @@ class NewFolder {
     std::error_code ignored;
     fs::remove_all(dir_, ignored);
   }
-  const fs::path& dir() const { return dir_; }
+  const fs::path& path() const { return path_; }
+  const fs::path& dir() const { return dir_; }  // holds the files until they are committed
   void commit() {
     fsync_dir(dir_);
     fs::rename(dir_, path_);
@@ -147,22 +148,18 @@ struct ModelToWrite {
   ParamStore& params;
 };
 
-void write_folder(const fs::path& to, const ModelSource& source, const ModelToWrite& result,
+void write_folder(const fs::path& dir, const ModelSource& source, const ModelToWrite& result,
                   DType dtype, int64_t shard_bytes) {
-  NewFolder folder(to);
   int32_t bos = -1, eos = -1;
   if (!source.tokenizer().empty()) {
     const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
     bos = tokenizer.bos(), eos = tokenizer.eos();
   }
-  write_tokenizer(folder.dir(), source);
-  write_file_atomic(folder.dir() / "config.json",
-                    config_text(source, result.config, dtype, bos, eos));
-  if (!fs::exists(folder.dir() / "generation_config.json"))
-    write_file_atomic(folder.dir() / "generation_config.json", hf_generation_config_json(bos, eos));
-  write_safetensors_model(folder.dir(), hf_tensors(result.config, result.params, dtype),
-                          shard_bytes);
-  folder.commit();
+  write_tokenizer(dir, source);
+  write_file_atomic(dir / "config.json", config_text(source, result.config, dtype, bos, eos));
+  if (!fs::exists(dir / "generation_config.json"))
+    write_file_atomic(dir / "generation_config.json", hf_generation_config_json(bos, eos));
+  write_safetensors_model(dir, hf_tensors(result.config, result.params, dtype), shard_bytes);
 }
 
 // The types of a GGUF file's matrices, the most frequent one first: "q6_k and q8_0".
@@ -194,15 +191,26 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
   const fs::path from = base_of(spec);
   const ModelSource source = ModelSource::open(from, spec.adapter);
   const NamedType type = type_of(spec, source.dtype());
+  ModelConfig dense = source.config();
+  dense.lora = {};
+  ModelConfig merged = spec.upcycle ? upcycled_config(dense, spec.upcycle) : dense;
+  // Everything that can fail without the weights fails before they are loaded.
+  std::optional<NewFolder> folder;
+  if (!spec.to.empty()) folder.emplace(spec.to);
+  fs::path gguf;
+  if (!spec.gguf.empty()) {
+    expect_gguf(merged);
+    gguf = fs::absolute(spec.gguf).lexically_normal();
+    if (folder && gguf.parent_path() == folder->path())
+      gguf = folder->dir() / gguf.filename();
+    else
+      make_dirs(gguf.parent_path());
+  }
   ParamStore params(backend, decoder_params(source.config()), DType::f32);
   source.load(params);
-  ModelConfig merged = source.config();
-  if (merged.lora) merge_adapters(merged, params);
-  merged.lora = {};
+  if (source.config().lora) merge_adapters(source.config(), params);
   std::optional<ParamStore> experts;
   if (spec.upcycle) {
-    const ModelConfig dense = merged;
-    merged = upcycled_config(dense, spec.upcycle);
     experts.emplace(backend, decoder_params(merged), DType::f32);
     upcycle(*experts, params, dense, spec.upcycle);
   }
@@ -212,13 +220,17 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
                  .dtype = std::string(type.name),
                  .params = count_params(merged),
                  .tokenizer = !source.tokenizer().empty()};
-  if (!spec.to.empty()) write_folder(spec.to, source, result, type.dtype, spec.shard_bytes);
-  if (spec.gguf.empty()) return done;
-  const GgufWritten written = write_gguf_model(spec.gguf, result.config, result.params,
+  if (folder) write_folder(folder->dir(), source, result, type.dtype, spec.shard_bytes);
+  if (spec.gguf.empty()) {
+    folder->commit();
+    return done;
+  }
+  const GgufWritten written = write_gguf_model(gguf, result.config, result.params,
                                                {.type = type.ggml,
                                                 .name = source.path().stem().string(),
                                                 .tokenizer = source.tokenizer(),
                                                 .chat_template = chat_template_of(source)});
+  if (folder) folder->commit();
   done.widened = written.widened;
   if (const std::string types = types_of(written); !types.empty()) done.dtype = types;
   done.left_out = merged.mtp;

@@ -67,6 +67,13 @@ GgmlType fitting(GgmlType type, int64_t row) {
   return GgmlType::f16;
 }
 
+// llama.cpp has no modules of multi-token prediction.
+ModelConfig without_modules(const ModelConfig& config) {
+  ModelConfig c = config.resolve();
+  c.mtp = 0;
+  return c;
+}
+
 }  // namespace
 
 OpenedModel open_gguf(const fs::path& path) {
@@ -83,10 +90,11 @@ OpenedModel open_gguf(const fs::path& path) {
   return o;
 }
 
+void expect_gguf(const ModelConfig& config) { exportable(without_modules(config)); }
+
 GgufWritten write_gguf_model(const fs::path& path, const ModelConfig& config, ParamStore& store,
                              const GgufSpec& spec) {
-  ModelConfig c = config.resolve();
-  c.mtp = 0;  // llama.cpp has no such modules
+  const ModelConfig c = without_modules(config);
   const HfType type = exportable(c);
   GgufKeys keys = model_keys(c, type, spec);
   put_vocabulary(keys, spec.tokenizer, c.vocab);

@@ -27,6 +27,8 @@ struct GgufWritten {
 };
 
 // Throws for a model that none of llama.cpp's architectures computes.
+void expect_gguf(const ModelConfig&);
+// Calls expect_gguf() first.
 GgufWritten write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
                              const GgufSpec&);
 
