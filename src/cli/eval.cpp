@@ -124,8 +124,9 @@ EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
     const TokenFile file(path);
     file.check_tokens(e.model.config().vocab);
     // Read only the tokens for the requested windows: a shard may be larger than memory.
-    const int64_t needed = 1 + e.longest + (left - 1) * stride;
-    const int64_t count = f.limit > 0 ? std::min(file.size(), needed) : file.size();
+    const bool part = f.limit > 0 && left - 1 < file.size() / stride;
+    const int64_t needed = part ? 1 + e.longest + (left - 1) * stride : file.size();
+    const int64_t count = std::min(file.size(), needed);
     std::vector<int32_t> tokens(static_cast<size_t>(count));
     file.read(tokens.data(), 0, count);
     for (ScoreItem& w : rolling_windows(tokens, e.longest, stride)) all.push_back(std::move(w));
@@ -178,7 +179,9 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 void write_logits(Examinee& e, const EvalFlags& f) {
   if (f.out.empty()) fail_usage("--out", "the task logits needs --out with the file to write");
   const ModelConfig& config = e.model.config();
-  const auto lists = read_ids(f.data, config.vocab);
+  if (f.context) fail_usage("--context", "the task logits runs each line whole; drop --context");
+  auto lists = read_ids(f.data, config.vocab);
+  keep_first(lists, f.limit);
   std::vector<TensorToWrite> tensors;
   const CacheFormat cache = cache_format(f.kv);
   int64_t longest = 1;
@@ -296,7 +299,8 @@ void add_eval(CLI::App& app) {
                 "hellaswag, lambada, choices: start contexts with bos: auto (Gemma models), on or "
                 "off")
       ->capture_default_str();
-  c->add_option("--batch-tokens", f->batch_tokens, "tokens per forward pass")
+  c->add_option("--batch-tokens", f->batch_tokens,
+                "tokens per forward pass; logits: each line is a pass of its own")
       ->check(at_least(1))
       ->capture_default_str();
   c->add_option("--out", f->out, "logits: safetensors file to write");

@@ -112,6 +112,7 @@ TEST(ConvertEval, TokenFiles) {
             2 * as_text["tokens"].get<int64_t>());
   EXPECT_EQ(of(tokens, {"--limit", "2"})["tokens"], 2 * 64);
   EXPECT_EQ(of(tokens, {"--limit", "3", "--stride", "16"})["tokens"], 64 + 2 * 16);
+  EXPECT_EQ(of(tokens, {"--limit", "9223372036854775807"})["tokens"], as_text["tokens"]);
   std::string bad = read_file(tokens);
   bad[1024] = char(0x90), bad[1025] = 0x01;  // 400, the first id there is not
   write_file_atomic(folder / "bad.bin", bad);
@@ -120,7 +121,6 @@ TEST(ConvertEval, TokenFiles) {
       1, "bad.bin");
 }
 
-TEST(ConvertEval, WrongCalls) {
 // What GGUF cannot hold is said before anything is written, and a call may be repeated.
 TEST(ConvertEval, WritesBothFormatsOrNone) {
   const Folder folder;
@@ -155,6 +155,7 @@ TEST(ConvertEval, LogitsOfTheFirstLines) {
                "[--context] the task logits runs each line whole");
 }
 
+TEST(ConvertEval, WrongCalls) {
   const Folder folder;
   const std::string model = story_run(folder);
   expect_error(run(folder, {"convert", "--from", model}), 2, "expected --to DIR or --gguf FILE");
