@@ -6,6 +6,7 @@
 #include "infer/engine.h"
 #include "model/files/convert.h"
 #include "model/files/folder.h"
+#include "model/files/gguf_keys.h"
 #include "model/files/gguf_model.h"
 #include "model/layer_spec.h"
 #include "unit/family_keys.h"
@@ -334,12 +335,45 @@ TEST(FamilyGguf, RefusesWhatItsArchitectureDoesNotCompute) {
   refused(5, {{"query_pre_attn_scalar", 17}}, "gemma2 in GGUF must scale scores by 1 / sqrt(10)");
   refused(5, {{"attn_logit_softcapping", nullptr}}, "must have soft caps of scores and of logits");
   refused(6, {{"rope_local_base_freq", 100.0}}, "expected a rope_local_theta of 10000 for gemma3");
-  refused(6,
-          {{"sliding_window_pattern", 6}, {"num_hidden_layers", 3}, {"layer_types", alternating}},
-          "must have a window in all layers but every 6th");
+  const json uneven = {"full_attention", "sliding_attention", "full_attention"};
+  refused(6, {{"sliding_window_pattern", 6}, {"num_hidden_layers", 3}, {"layer_types", uneven}},
+          "must have a window in every layer, or in all but every second, third or Nth");
   refused(8, {{"tie_word_embeddings", true}}, "gptneox in GGUF must have an untied head");
   refused(8, {{"attention_bias", false}}, "gptneox in GGUF must have biases of attention");
   refused(7, {{"sliding_window", 7}}, "phi3 in GGUF cannot have a sliding window");
+}
+
+// llama.cpp takes the layers with a window from a key, where a file has it.
+TEST(FamilyGguf, ReadsWhichLayersHaveAWindow) {
+  for (const auto& [family, arch] : {std::pair(5, "gemma2"), {6, "gemma3"}}) {
+    const ModelConfig c = config_from_hf_json(gguf_families()[size_t(family)].config, "config");
+    const auto backend = make_cpu_backend(1);
+    ParamStore store(*backend, decoder_params(c), DType::f32);
+    const TempDir dir;
+    write_gguf_model(dir / "m.gguf", c, store, {});
+    const GgufFile file(dir / "m.gguf");  // stays mapped while its table is read
+    const std::string key = fmt::format("{}.attention.sliding_window_pattern", arch);
+    const auto with = [&](const std::string& name, GgufKind kind, auto number, bool list) {
+      GgufTable t = file;
+      t.values[name] = {.kind = kind, .list = list, .bytes = std::as_bytes(std::span(&number, 1))};
+      return read_gguf_config(t);
+    };
+    for (const uint32_t every : {0, 1, 2, 3}) {
+      const ModelConfig read = with(key, GgufKind::u32, every, /*list=*/false);
+      const std::vector<LayerSpec> layers = layer_specs(read);
+      for (size_t i = 0; i < layers.size(); ++i)
+        EXPECT_EQ(layers[i].window, every == 0 || (i + 1) % every ? c.window : 0) << every << i;
+      write_gguf_model(dir / "again.gguf", read, store, {});  // and written
+      EXPECT_EQ(layer_specs(read_gguf_config(GgufFile(dir / "again.gguf"))), layers) << every;
+    }
+    expect_error(error_of([&] { with(key, GgufKind::u32, 2u, true); }),
+                 "expected " + key + " to be a whole number, got a list");
+    expect_error(error_of([&] { with(key, GgufKind::i32, -1, false); }),
+                 "expected " + key + " of 0 or more, got -1");
+    const std::string local = fmt::format("{}.rope.freq_base_swa", arch);
+    const std::string error = error_of([&] { with(local, GgufKind::f32, 500.f, false); });
+    EXPECT_EQ(error.find("expected " + local + " to be ") != error.npos, family == 5) << error;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()),

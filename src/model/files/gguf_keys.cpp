@@ -23,9 +23,12 @@ constexpr const char *low_key = "hearth.rope_low", *high_key = "hearth.rope_high
 constexpr const char* act_key = "hearth.hidden_act";
 // llama.cpp knows by the number of layers that these scale scores by another width than a head's.
 constexpr int64_t gemma2_27b = 46, gemma3_27b = 62;
-constexpr int64_t gemma3_period = 6;            // every sixth layer has no window
 constexpr double gemma3_local_base = 1e4;       // of the RoPE of layers with a window
 constexpr float yarn_slow = 1, yarn_fast = 32;  // of all these architectures, whatever a file says
+
+// Every Nth layer has no window, unless a file has the key with another number.
+int64_t usual_period(HfType type) { return type == HfType::gemma2 ? 2 : 6; }
+constexpr const char* period_key = "attention.sliding_window_pattern";
 
 bool is_gemma23(HfType t) { return t == HfType::gemma2 || t == HfType::gemma3_text; }
 bool has_gelu(HfType t) { return t == HfType::gpt2 || t == HfType::gpt_neox; }
@@ -112,6 +115,18 @@ int64_t score_width(HfType type, int64_t layers, int64_t dim, int64_t heads, int
   return by_dim && heads > 0 ? dim / heads : head;
 }
 
+// As in llama.cpp: every n-th layer has no window; 0: every layer has one.
+json layer_types(const GgufTable& f, const std::string& key, int64_t layers) {
+  const int64_t every = f.whole(key);
+  if (every < 0) fail(f.where, "expected {} of 0 or more, got {}", key, every);
+  if (layers > int64_t(f.tensors.size()))  // a key could claim any number
+    fail(f.where, "expected tensors for {} layers, got {}", layers, f.tensors.size());
+  json types = json::array();
+  for (int64_t i = 0; i < layers; ++i)
+    types.push_back(every == 0 || (i + 1) % every ? "sliding_attention" : "full_attention");
+  return types;
+}
+
 void read_gemma_keys(json& j, const GgufTable& f, const std::string& arch, HfType type) {
   j["query_pre_attn_scalar"] = score_width(type, j["num_hidden_layers"], j["hidden_size"],
                                            j["num_attention_heads"], j["head_dim"]);
@@ -119,10 +134,16 @@ void read_gemma_keys(json& j, const GgufTable& f, const std::string& arch, HfTyp
     j["sliding_window"] = f.whole(key);
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
     if (f.has(arch + cap)) j[cap] = f.number(arch + cap);
-  if (type == HfType::gemma2) return;
-  if (const std::string key = arch + "attention.sliding_window_pattern"; f.has(key))
-    j["sliding_window_pattern"] = f.whole(key);
+  if (const std::string key = arch + period_key; f.has(key))
+    j["layer_types"] = layer_types(f, key, j["num_hidden_layers"]);
   const std::string local = arch + "rope.freq_base_swa";
+  if (type == HfType::gemma2) {  // one RoPE for all layers
+    if (const double theta = j["rope_parameters"]["rope_theta"];
+        f.has(local) && f.number(local) != theta)
+      fail(f.where, "expected {} to be {} as {}rope.freq_base is, got {}: not supported", local,
+           theta, arch, f.number(local));
+    return;
+  }
   j["rope_parameters"] = {{"full_attention", j["rope_parameters"]},
                           {"sliding_attention",
                            {{"rope_type", "default"},
@@ -287,16 +308,29 @@ void put_rope(GgufKeys& keys, const ModelConfig& c, const std::string& arch) {
   }
 }
 
+// The N of which every Nth layer has no window; 0: every layer has one. Absent for other patterns.
+std::optional<int64_t> full_attention_period(const ModelConfig& c, HfType type) {
+  const std::vector<LayerSpec> layers = layer_specs(c);
+  const auto is = [&](int64_t every) {
+    for (int64_t i = 0; i < c.layers; ++i)
+      if ((layers[size_t(i)].window == 0) != (every > 0 && (i + 1) % every == 0)) return false;
+    return true;
+  };
+  if (is(usual_period(type))) return usual_period(type);
+  const auto full = std::ranges::find(layers, 0, &LayerSpec::window);
+  const int64_t every = full == layers.end() ? 0 : full - layers.begin() + 1;
+  return is(every) ? std::optional(every) : std::nullopt;
+}
+
 // What llama.cpp has no key for must be as it assumes.
 void check_gemma(const ModelConfig& c, HfType type, std::string_view name) {
   if (!c.tied) fail("gguf", "{} in GGUF must have a tied head", name);
   if (type == HfType::gemma) return;
   const bool second = type == HfType::gemma2;
-  const int64_t period = second ? 2 : gemma3_period;
-  const std::vector<LayerSpec> layers = layer_specs(c);
-  for (int64_t i = 0; i < c.layers; ++i)
-    if ((layers[size_t(i)].window > 0) != ((i + 1) % period != 0))
-      fail("gguf", "{} in GGUF must have a window in all layers but every {}th", name, period);
+  if (!full_attention_period(c, type))
+    fail("gguf",
+         "{} in GGUF must have a window in every layer, or in all but every second, third or Nth",
+         name);
   if (second && !(c.attention_softcap > 0 && c.logit_softcap > 0))
     fail("gguf", "{} in GGUF must have soft caps of scores and of logits", name);
   if (!second && c.rope_scaling == RopeScaling::yarn)
@@ -394,6 +428,8 @@ void put_config(GgufKeys& keys, const ModelConfig& c, HfType type) {
   put_experts(keys, c, type, arch);
   if (is_gemma23(type)) {
     keys.set(arch + "attention.sliding_window", c.window);
+    const int64_t period = full_attention_period(c, type).value();
+    if (period != usual_period(type)) keys.set(arch + period_key, period);
     if (c.attention_softcap > 0) keys.set(arch + "attn_logit_softcapping", c.attention_softcap);
     if (c.logit_softcap > 0) keys.set(arch + "final_logit_softcapping", c.logit_softcap);
   }
