@@ -35,8 +35,11 @@ Work work_of(const OpCase& c, const Tape& t) {
     for (const auto* vars : {&n.in, &n.out})
       for (Var v : *vars)
         if (v) w.bytes += numel(v) * double(size_of(t[v].dtype));
-    if (name == "linear" || name == "gemm")  // |a| |b| / |c| = K^2
-      w.flops += 2 * numel(n.out[0]) * std::sqrt(numel(n.in[0]) * numel(n.in[1]) / numel(n.out[0]));
+    const bool gradient = name == "linear_glu_bwd";  // its product is the second output
+    if (name == "linear" || name == "gemm" || name == "linear_glu" || gradient) {
+      const double product = numel(n.out[gradient ? 1 : 0]);  // |a| |b| / |product| = K^2
+      w.flops += 2 * product * std::sqrt(numel(n.in[0]) * numel(n.in[1]) / product);
+    }
     const bool forward = name == "attention";
     if (forward || name == "attention_bwd") {
       const int64_t D = c.large.D, V = c.v_width(D), columns = forward ? D + V : 3 * D + 2 * V;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 
+#include "core/join.h"
 #include "sys/error.h"
 
 namespace hearth::inline core {
@@ -34,8 +35,7 @@ std::byte* Memory::arena() {
 
 Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
   join_norms(tape_, m.backend.kernels(), m.backend.stream());
-  prune(tape_);
-  alias(tape_);
+  simplify(tape_);
   plan_ = plan(tape_);
   memory_.reserve(plan_.arena_bytes);
 

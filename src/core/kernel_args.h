@@ -36,6 +36,18 @@ struct GemmArgs {
   GemmSpec spec = {};
 };
 
+// A product and the GLU that reads it: pre = a bᵀ, c = act(gate) * up, where pre = (gate, up). With
+// `slope` the gradient of both: d = alpha * a b, c = (d * up * act'(gate), d * act(gate)).
+struct GemmGluArgs {
+  Tensor c;         // (M, N); slope: (M, 2N)
+  Tensor pre = {};  // (M, 2N): receives the product, if it is needed; slope: an input
+  Tensor a;         // (M, K)
+  Tensor b;         // (2N, K); slope: (K, N)
+  Act act = Act::swiglu;
+  bool slope = false;
+  float alpha = 1;  // 1 without slope
+};
+
 // A gemm with a = norm(x) * gain + shift. The kernel rounds either norm(x) * gain, as the norm
 // kernel does, or b * gain. It does not store the norm.
 struct NormGemmArgs {

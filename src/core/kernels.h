@@ -66,6 +66,12 @@ struct Kernels {
   // For products that norm_gemm_takes() accepts: those for which fusing the norm is faster.
   void (*norm_gemm)(Stream&, const NormGemmArgs&) = nullptr;
   bool (*norm_gemm_takes)(Stream&, int64_t rows, int64_t width, int64_t columns, DType) = nullptr;
+  // gemm and norm_bwd that also sum the columns of their first output, which is the gradient of a
+  // bias, by one kernel or by two. Null: the op runs column_sum itself.
+  void (*gemm_sums)(Stream&, const GemmArgs&, const ColumnSumArgs&) = nullptr;
+  void (*norm_bwd_sums)(Stream&, const NormBwdArgs&, const ColumnSumArgs&) = nullptr;
+  // Returns false, and does nothing, where two kernels are as fast or faster.
+  bool (*gemm_glu)(Stream&, const GemmGluArgs&) = nullptr;
   void (*quantise_fp8)(Stream&, const QuantiseFp8Args&) = nullptr;
   void (*advance_fp8)(Stream&, const AdvanceFp8Args&) = nullptr;
   // Null where the host draws initial values.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/join.h"
+
 namespace hearth::inline core {
 namespace {
 
@@ -76,6 +78,13 @@ void alias(Tape& t) {
     }
   }
   for (Value& v : t.values) v.storage = root(v.storage);
+}
+
+void simplify(Tape& t) {
+  join_gates(t);
+  join_sums(t);
+  prune(t);
+  alias(t);
 }
 
 Plan plan(const Tape& t) {

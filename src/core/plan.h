@@ -8,6 +8,10 @@ namespace hearth::inline core {
 // Lets outputs reuse the memory of inputs that die in the same node, where the op allows it.
 void alias(Tape&);
 
+// What every tape goes through before its memory is planned: join_gates(),
+// join_sums(), prune() and alias().
+void simplify(Tape&);
+
 struct Plan {
   std::vector<int64_t> offset;  // of each value that owns arena memory, else -1
   int64_t arena_bytes = 0;

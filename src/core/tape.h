@@ -101,6 +101,12 @@ struct Node;
 using In = std::span<const Tensor>;
 using Out = std::span<const Tensor>;
 
+// Outputs `out` and `out` + 1 of an op are sums and their parts, input `in` is what they are added
+// to. Below 0: the op computes no sums.
+struct SumPlaces {
+  int out = -1, in = -1;
+};
+
 struct Op {
   const char* name = "";
   std::function<void(const Kernels&, Stream&, In, Out)> launch;
@@ -111,6 +117,14 @@ struct Op {
   // Set on norms and on products with a weight, so that join_norms() recognises them.
   std::optional<NormSpec> norm = {};
   std::optional<GemmSpec> gemm = {};
+  // Set on GLUs, on their gradients, and on products for the gradient of an input, so that
+  // join_gates() recognises them.
+  std::optional<Act> glu = {}, glu_slope = {};
+  std::optional<GemmSpec> input_gradient = {};
+  // The op can also compute the column sums of its first output, at these places; they are absent
+  // until join_sums() finds an op that only sums those columns (sums_columns).
+  SumPlaces sums = {};
+  bool sums_columns = false;
   // The op can write its first output in fp8 too. Its last three outputs are then y, yt and sums of
   // an Fp8Output, its last two inputs the site and the scalars; all are absent until something
   // rounds the value. Outputs among these that no node reads are left out, and the first one as
@@ -290,9 +304,5 @@ void differentiate(Tape&);
 // Removes nodes that only write temporaries that no node reads, and outputs that no node reads
 // where the op can leave them out (Op::fp8_result).
 void prune(Tape&);
-
-// In a tape that does not train, fuses a norm into the products that read it, if nothing else reads
-// it and the backend has a fused kernel for that many rows; prune() then removes the norm.
-void join_norms(Tape&, const Kernels&, Stream&);
 
 }  // namespace hearth::inline core

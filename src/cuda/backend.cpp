@@ -19,6 +19,7 @@
 #include "cuda/device/staging.h"
 #include "cuda/device/stream.h"
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/gemm_hopper.h"
 #include "cuda/gemm/gemm_quantised.h"
 #include "cuda/kernels.h"
 #include "sys/error.h"
@@ -37,6 +38,9 @@ const Kernels& cuda_kernels() {
                              .gemm_quantised = cuda::gemm_quantised,
                              .norm_gemm = cuda::norm_gemm,
                              .norm_gemm_takes = cuda::norm_gemm_takes,
+                             .gemm_sums = cuda::gemm_sums,
+                             .norm_bwd_sums = cuda::norm_bwd_sums,
+                             .gemm_glu = cuda::gemm_glu,
                              .quantise_fp8 = cuda::quantise_fp8,
                              .advance_fp8 = cuda::advance_fp8,
                              .draw = cuda::draw,
@@ -68,7 +72,7 @@ class CudaBackend final : public Backend {
     if (spec.shared_limit)
       stream_.card.shared_bytes = std::min(stream_.card.shared_bytes, spec.shared_limit);
     stream_.hopper_kernels = spec.hopper_kernels && !turned_off("HEARTH_HOPPER");
-    stream_.own_batches = spec.own_batches;
+    stream_.own_products = spec.own_products;
     stream_.invariant = spec.batch_invariant;
     stream_.dependent_launch = !turned_off("HEARTH_DEPENDENT_LAUNCH");
     const char* racecheck = std::getenv("HEARTH_RACECHECK");

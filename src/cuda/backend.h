@@ -38,9 +38,9 @@ struct CudaSpec {
   // false: the kernels of other cards on Hopper too, for attention and products; HEARTH_HOPPER=0
   bool hopper_kernels = true;
   bool some_rows = true;  // false: cuBLASLt from 17 rows on instead of 65; HEARTH_SOME=0
-  // Use our own kernel for every batch of products that it takes; otherwise for those where it was
-  // measured to be faster than cuBLASLt.
-  bool own_batches = false;
+  // Use this variant of our own kernel gemm_hopper for every product that it takes; -1: the fastest
+  // variant where it was measured to be faster than cuBLASLt.
+  int own_products = -1;
   // A row of a forward pass has the same bits in any batch, and decoding over a cache gives the
   // bits of training. Needs a 16-bit dtype and a plain cache.
   bool batch_invariant = false;

@@ -9,6 +9,7 @@ namespace hearth::cuda {
 
 HEARTH_KERNELS(HEARTH_DECLARE_KERNEL)
 
+void norm_bwd_sums(Stream&, const NormBwdArgs&, const ColumnSumArgs&);
 void quantise_fp8(Stream&, const QuantiseFp8Args&);
 void advance_fp8(Stream&, const AdvanceFp8Args&);
 void draw(Stream&, const DrawArgs&);

@@ -166,7 +166,8 @@ void compare(Exec& tried, Exec& trusted, Side& a, Side& b, LockstepResult& r) {
       if (!v || !numbers || !matters.contains(tried.tape()[v].storage)) continue;
       const std::string& name = tried.tape()[v].name;
       // Column sums of a bf16 result that each side computed, and rounded, by itself.
-      const bool sums = x.node.op->fp8_result && k + 1 == x.out.size();
+      const Op& op = *x.node.op;
+      const bool sums = (op.fp8_result && k + 1 == x.out.size()) || int(k) == op.sums.out;
       LockstepNode found{.op = x.node.op->name,
                          .where = x.node.where,
                          .output = name.empty() ? std::to_string(k) : name,

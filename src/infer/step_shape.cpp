@@ -28,8 +28,7 @@ DecoderMode StepShape::mode(const RunnerSpec& spec) const {
 }
 
 ProgramNeed need_of(Tape t, std::string_view own) {
-  prune(t);
-  alias(t);
+  simplify(t);
   ProgramNeed n{.arena = plan(t).arena_bytes};
   for (size_t i = 0; i < t.values.size(); ++i) {
     const Value& v = t.values[i];

@@ -92,19 +92,25 @@ void record_gemm(Tape& t, const GemmVars& v) {
     Op op = product_op("gemm", own, t.needs_grad(v.b), t[v.c].dtype);
     return t.push(std::move(op), {v.a, v.b, v.bias, v.prior}, {v.c, {}});
   }
-  const auto launch = [slope, spec = v.spec](auto* f, Stream& s, In in, Out out) {
-    f(s, {.c = out[0],
-          .aux = slope ? in[4] : out[1],
-          .a = in[0],
-          .b = in[1],
-          .bias = in[2],
-          .prior = in[3],
-          .spec = spec});
+  Op op;
+  op.name = "gemm";
+  op.available = [](const Kernels& k) { return k.gemm != nullptr; };
+  static constexpr SumPlaces sums{.out = 2, .in = 5};
+  op.launch = [slope, spec = v.spec](const Kernels& k, Stream& s, In in, Out out) {
+    const GemmArgs product{.c = out[0],
+                           .aux = slope ? in[4] : out[1],
+                           .a = in[0],
+                           .b = in[1],
+                           .bias = in[2],
+                           .prior = in[3],
+                           .spec = spec};
+    launch_summed(k, s, k.gemm, k.gemm_sums, product, column_sums(in, out, sums));
   };
-  Op op = kernel_op<&Kernels::gemm>("gemm", launch);
   op.inplace = {{0, 3}};
-  t.push(std::move(op), {v.a, v.b, v.bias, v.prior, slope ? v.aux : Var{}},
-         {v.c, slope ? Var{} : v.aux});
+  if (!v.spec.ta && !v.spec.tb && v.spec.act == Act::none) op.input_gradient = v.spec;
+  if (slope) op.sums = sums;
+  t.push(std::move(op), {v.a, v.b, v.bias, v.prior, slope ? v.aux : Var{}, {}},
+         {v.c, slope ? Var{} : v.aux, {}, {}});
 }
 
 void record_column_sum(Tape& t, Var param, Var dy, float scale) {
@@ -113,7 +119,9 @@ void record_column_sum(Tape& t, Var param, Var dy, float scale) {
   const auto launch = [scale, add = bool(prior)](auto* f, Stream& s, In in, Out out) {
     f(s, {.out = out[0], .parts = out[1], .x = in[0], .alpha = scale, .add = add});
   };
-  t.push(kernel_op<&Kernels::column_sum>("column_sum", launch), {dy, prior}, {out, parts});
+  Op op = kernel_op<&Kernels::column_sum>("column_sum", launch);
+  op.sums_columns = scale == 1;
+  t.push(std::move(op), {dy, prior}, {out, parts});
 }
 
 Var linear(Tape& t, Var x, Var w, const LinearSpec& spec) {

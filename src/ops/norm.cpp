@@ -21,25 +21,31 @@ void norm_backward(Tape& t, const Node& n, NormSpec spec) {
   if (t.needs_grad(bias)) dbias = t.grad_sink(bias);
   if (dgain.out || dbias.out) parts = t.temp({2 * row_parts, t.shape(x)[-1]}, t.acc());
   spec.add = bool(dgain.prior) || bool(dbias.prior);
-  Op op = kernel_op<&Kernels::norm_bwd>("norm_bwd", [spec](auto* f, Stream& s, In in, Out out) {
-    f(s, {.dx = out[0],
-          .dgain = out[1],
-          .dbias = out[2],
-          .parts = out[3],
-          .dy = in[0],
-          .x = in[1],
-          .gain = in[2],
-          .stat = in[3],
-          .prior = in[4],
-          .fp8 = fp8_output(in, out),
-          .spec = spec});
-  });
+  Op op;
+  op.name = "norm_bwd";
+  op.available = [](const Kernels& k) { return k.norm_bwd != nullptr; };
+  static constexpr SumPlaces sums{.out = 4, .in = 7};
+  op.launch = [spec](const Kernels& k, Stream& s, In in, Out out) {
+    const NormBwdArgs args{.dx = out[0],
+                           .dgain = out[1],
+                           .dbias = out[2],
+                           .parts = out[3],
+                           .dy = in[0],
+                           .x = in[1],
+                           .gain = in[2],
+                           .stat = in[3],
+                           .prior = in[4],
+                           .fp8 = fp8_output(in, out),
+                           .spec = spec};
+    launch_summed(k, s, k.norm_bwd, k.norm_bwd_sums, args, column_sums(in, out, sums));
+  };
   op.inplace = {{0, 4}, {0, 0}};
   op.fp8_result = true;
-  t.push(
-      std::move(op),
-      {dy, t.saved(sum ? sum : x), gain, t.saved(stat), dx.prior, dgain.prior, dbias.prior, {}, {}},
-      {dx.out, dgain.out, dbias.out, parts, {}, {}, {}});
+  op.sums = sums;
+  const Var input = t.saved(sum ? sum : x), none;
+  t.push(std::move(op),
+         {dy, input, gain, t.saved(stat), dx.prior, dgain.prior, dbias.prior, none, none, none},
+         {dx.out, dgain.out, dbias.out, parts, none, none, none, none, none});
   if (residual) {
     t.add_grad(x, dx.out);
     t.add_grad(residual, dx.out);

@@ -12,13 +12,15 @@ Var activation(Tape& t, Var x, Act act) {
   Op op = kernel_op<&Kernels::activation>("activation", [act](auto* f, Stream& s, In in, Out out) {
     f(s, {.y = out[0], .x = in[0], .act = act});
   });
+  if (is_glu(act)) op.glu = act;
   op.backward = [act](Tape& t, const Node& n) {
     const Var dx = t.temp(t.shape(n.in[0]));
     const auto launch = [act](auto* f, Stream& s, In in, Out out) {
       f(s, {.dx = out[0], .dy = in[0], .x = in[1], .act = act});
     };
-    t.push(kernel_op<&Kernels::activation_bwd>("activation_bwd", launch),
-           {t.grad(n.out[0]), t.saved(n.in[0])}, {dx});
+    Op slope = kernel_op<&Kernels::activation_bwd>("activation_bwd", launch);
+    if (is_glu(act)) slope.glu_slope = act;
+    t.push(std::move(slope), {t.grad(n.out[0]), t.saved(n.in[0])}, {dx});
     if (t.fp8) {
       const QuantiseFp8Spec slope{.act = act, .act_slope = true};
       t.fp8->sources[dx.id] = {t.grad(n.out[0]), t.saved(n.in[0]), slope};

@@ -16,6 +16,22 @@ inline Fp8Output fp8_output(In in, Out out) {
   return {.y = o[0], .yt = o[1], .sums = o[2], .site = i[0], .scalars = i[1]};
 }
 
+// The column sums of an op's first output, if they are wanted (Op::sums).
+inline ColumnSumArgs column_sums(In in, Out out, SumPlaces at) {
+  const auto sums = size_t(at.out);
+  return {.out = out[sums], .parts = out[sums + 1], .x = out[0], .add = bool(in[size_t(at.in)])};
+}
+
+// Launches a kernel with the column sums of its result: by one kernel or by two.
+template <class Args>
+void launch_summed(const Kernels& k, Stream& s, void (*plain)(Stream&, const Args&),
+                   void (*summed)(Stream&, const Args&, const ColumnSumArgs&), const Args& args,
+                   const ColumnSumArgs& sums) {
+  if (sums.out && summed) return summed(s, args, sums);
+  plain(s, args);
+  if (sums.out) k.column_sum(s, sums);
+}
+
 // The values that a recorded product reads and writes; GemmArgs documents them.
 struct GemmVars {
   Var c;

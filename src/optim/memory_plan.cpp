@@ -33,8 +33,7 @@ int64_t update_arena(const Tape& t, const UpdateSpec& update) {
   ParamStore store(*backend, t.params, t.dtype());
   Tape u(t.dtype(), "update");
   record_update(u, store, u.rows(u.loss_values(), 0, 1), update);
-  prune(u);
-  alias(u);
+  simplify(u);
   return plan(u).arena_bytes;
 }
 
@@ -46,8 +45,7 @@ MemoryNeed memory_need(Tape t, const UpdateSpec& update) {
     elements += padded_size(p);
     if (p.trainable) trained += padded_size(p);
   }
-  prune(t);
-  alias(t);
+  simplify(t);
   const Plan p = plan(t);
   const int64_t acc = size_of(t.acc());
   int64_t state = 0;

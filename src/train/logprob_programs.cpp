@@ -56,8 +56,7 @@ LogprobPrograms::LogprobPrograms(const LogprobProgramsSpec& spec, Memory& memory
 Tape LogprobPrograms::record(const std::string& name, const Key& key, Kind kind) const {
   if (spec_.keep_bytes > 0 && (kind == Kind::first || kind == Kind::next)) {
     Tape t = record(spec_, name, key, kind, spec_.keep_bytes), planned = t;
-    prune(planned);
-    alias(planned);
+    simplify(planned);
     if (MemoryBudget::for_kept_logits_arena(memory_.backend, memory_.allocated_arena_bytes())
             .fits(plan(planned).arena_bytes))
       return t;

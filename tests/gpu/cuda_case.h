@@ -40,10 +40,12 @@ inline Backend& consumer_card() {
   return *made;
 }
 
-// Uses gemm_batch wherever it can, instead of where it was measured to be faster.
-inline Backend& own_batches_card() {
-  static const std::unique_ptr<Backend> made = make_cuda_backend({.own_batches = true});
-  return *made;
+// Uses this variant of gemm_hopper wherever it can, instead of where it was measured to be faster.
+inline Backend& own_products_card(int variant = 0) {
+  static const std::unique_ptr<Backend> made[] = {make_cuda_backend({.own_products = 0}),
+                                                  make_cuda_backend({.own_products = 1}),
+                                                  make_cuda_backend({.own_products = 2})};
+  return *made[variant];
 }
 
 inline constexpr cases::Tolerance card_tolerances[] = {

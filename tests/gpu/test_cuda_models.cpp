@@ -116,6 +116,26 @@ TEST_P(CudaModels, InLockstepWithTheCpu) {
   expect_lockstep(m, DType::f16, true, *reference, 9);  // the CPU trains in no f16
 }
 
+// Enough rows for the kernels that join products with what follows them.
+TEST(CudaManyRows, InLockstepWithTheCpu) {
+  HEARTH_NEEDS_A_CARD();
+  const auto cpu = make_cpu_backend(2);
+  for (const Act act : {Act::swiglu, Act::gelu_tanh, Act::relu2})
+    for (int variant = 0; variant < 3; ++variant) {
+      ModelConfig config{.vocab = 264, .context = 1032, .layers = 2, .dim = 136, .heads = 2};
+      config.head_dim = 64, config.hidden = 192, config.act = act;
+      config.mlp_bias = config.qkv_bias = config.out_bias = act == Act::gelu_tanh;
+      const ProgramSpec s{
+          .model = config.resolve(), .dtype = DType::bf16, .B = 2, .T = 1032, .accumulates = true};
+      const LockstepResult r = lockstep(s, test::own_products_card(variant), *cpu, 3);
+      EXPECT_GT(r.outputs, 40);
+      if (r.first)
+        ADD_FAILURE() << fmt::format("act {} variant {}: {} of {} output {}, error {:.3g}",
+                                     int(act), variant, r.first->op, r.first->where,
+                                     r.first->output, r.first->error);
+    }
+}
+
 TEST_P(CudaModels, RecomputingAgrees) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     ModelRun none(card(), larger(GetParam()), {.dtype = dtype, .shift = shift});

@@ -432,7 +432,7 @@ TEST(CudaMuon, StepsAreThoseOfTheReferenceAndTheCpu) {
     for (const auto& [dtype, limit] :
          {std::pair{DType::f32, 1e-3}, {DType::bf16, 0.2}, {DType::f16, 0.2}}) {
       SCOPED_TRACE(fmt::format("{} {}", int(kind), to_string(dtype)));
-      Steps got(card(), dtype, kind), own(test::own_batches_card(), dtype, kind);
+      Steps got(card(), dtype, kind), own(test::own_products_card(), dtype, kind);
       expect_same_way(got, want, limit);
       expect_same_way(own, want, limit);
       if (dtype == DType::f16) continue;  // not a type of the CPU
@@ -451,7 +451,8 @@ TEST(CudaMuon, SameBitsInEveryRunWithAndWithoutGraphs) {
       Steps eager(card(true, false), dtype, kind);
       EXPECT_TRUE(first.bytes() == again.bytes());
       EXPECT_TRUE(first.bytes() == eager.bytes());
-      Steps own(test::own_batches_card(), dtype, kind), same(test::own_batches_card(), dtype, kind);
+      Steps own(test::own_products_card(), dtype, kind),
+          same(test::own_products_card(), dtype, kind);
       EXPECT_TRUE(own.bytes() == same.bytes());
     }
 }

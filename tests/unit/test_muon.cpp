@@ -323,8 +323,7 @@ RecordedUpdate recorded(std::vector<ParamSpec> specs, OptimizerKind kind) {
   ParamStore store(*backend, std::move(specs), DType::bf16);
   Tape t(DType::bf16);
   record_update(t, store, t.result("loss", {1}, t.acc()), {.optimizer = kind});
-  prune(t);
-  alias(t);
+  simplify(t);
   RecordedUpdate r{.arena_bytes = plan(t).arena_bytes};
   for (const Node& n : t.nodes) ++r.nodes[n.op->name];
   return r;

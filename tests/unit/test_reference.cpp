@@ -13,10 +13,12 @@ const Act acts[] = {Act::none,   Act::gelu_tanh, Act::gelu_erf, Act::relu2,
 
 TEST(Reference, HasEveryKernel) {
   const auto* entry = reinterpret_cast<void* const*>(&ops);
-  // The host samples on a CPU, fused norms are a GPU's, and initial values come from draw(), which
-  // is their definition.
-  const std::set<size_t> absent = {offsetof(Kernels, sample), offsetof(Kernels, norm_gemm),
-                                   offsetof(Kernels, norm_gemm_takes), offsetof(Kernels, draw)};
+  // The host samples on a CPU, fused norms, sums and GLUs are a GPU's, and initial values come from
+  // draw(), which is their definition.
+  const std::set<size_t> absent = {
+      offsetof(Kernels, sample),         offsetof(Kernels, norm_gemm), offsetof(Kernels, gemm_sums),
+      offsetof(Kernels, norm_bwd_sums),  offsetof(Kernels, gemm_glu),  offsetof(Kernels, draw),
+      offsetof(Kernels, norm_gemm_takes)};
   for (size_t i = 0; i < sizeof ops / sizeof *entry; ++i)
     EXPECT_EQ(entry[i] == nullptr, absent.contains(i * sizeof *entry)) << i;
 }

@@ -1,6 +1,7 @@
 // The tape: recording, views, gradients, pruning, joining of norms and products, and running it.
 #include <gtest/gtest.h>
 
+#include "core/join.h"
 #include "cpu/reference/reference.h"
 #include "op_cases.h"
 #include "ops/record.h"
@@ -243,6 +244,112 @@ TEST(Join, ProductsNormTheirOwnRows) {
             (Names{"rms_norm", "linear", "view", "linear", "copy", "copy", "copy"}));
   EXPECT_EQ(joined_ops(4, false, true),
             (Names{"rms_norm", "linear", "view", "linear", "copy", "copy"}));
+}
+
+// An MLP with a GLU and its gradients.
+struct GatedMlp {
+  // `apart`: something else reads the gradient of the GLU.
+  explicit GatedMlp(bool apart) {
+    const Var x = t.input("x", {5, 8}, DType::f32);
+    const Var up = t.param("up", {12, 8}, Init::normal(1), Group::matrix);
+    const Var down = t.param("down", {8, 6}, Init::normal(1), Group::matrix);
+    const Var y = activation(t, linear(t, x, up, {}), Act::swiglu);
+    const Var z = linear(t, y, down, {});
+    t.push(copy_op(), {z}, {t.result("z", {5, 8}, DType::f32)});
+    t.add_grad(z, x);
+    differentiate(t);
+    if (apart) t.push(copy_op(), {t.grad(y)}, {t.result("dy", {5, 6}, DType::f32)});
+  }
+  std::vector<std::string> names() {
+    join_gates(t);
+    prune(t);
+    std::vector<std::string> r;
+    for (const Node& n : t.nodes) r.push_back(n.op->name);
+    return r;
+  }
+  Tape t;
+};
+
+TEST(Join, GatesAreComputedWithTheirProducts) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(GatedMlp(false).names(),
+            (Names{"linear_glu", "linear", "copy", "gemm", "linear_glu_bwd", "gemm"}));
+  EXPECT_EQ(GatedMlp(true).names(), (Names{"linear_glu", "linear", "copy", "gemm", "gemm",
+                                           "activation_bwd", "gemm", "copy"}));
+}
+
+// Two layers with biases and a norm between them, and their gradients.
+struct BiasedMlp {
+  // `shared`: the first and the last layer have the same bias, so the first adds to its gradient.
+  explicit BiasedMlp(bool accumulate, bool shared = false) {
+    t.accumulate = accumulate;
+    const auto vector = [&](const char* name, int64_t n) {
+      return t.param(name, {n}, Init::normal(1), Group::vector);
+    };
+    const Var x = t.input("x", {5, 8}, DType::f32);
+    const Var in = t.param("in", {8, 8}, Init::normal(1), Group::matrix);
+    const Var up = t.param("up", {12, 8}, Init::normal(1), Group::matrix);
+    const Var down = t.param("down", {8, 12}, Init::normal(1), Group::matrix);
+    const Var b = vector("b", 8), c = shared ? b : vector("c", 8);
+    const Var h = linear(t, x, in, {.bias = b});
+    const Var n = norm(t, h, {}, vector("g", 8), {}, {.kind = Norm::rms}).y;
+    const Var y = linear(t, n, up, {.bias = vector("u", 12), .act = Act::gelu_tanh});
+    const Var z = linear(t, y, down, {.bias = c});
+    t.push(copy_op(), {z}, {t.result("z", {5, 8}, DType::f32)});
+    t.add_grad(z, x);
+    differentiate(t);
+  }
+  // What the gradients run, and which of it also sums.
+  std::vector<std::string> names() {
+    join_sums(t);
+    std::vector<std::string> r;
+    for (const Node& n : t.nodes)
+      if (n.op->launch)
+        r.push_back(n.op->name + std::string(n.op->sums.out >= 0 && n.out[size_t(n.op->sums.out)]
+                                                 ? " and sums"
+                                                 : ""));
+    return r;
+  }
+  Tape t;
+};
+
+TEST(Join, SumsAreComputedWithWhatTheySum) {
+  using Names = std::vector<std::string>;
+  const Names forward{"linear", "rms_norm", "linear", "linear", "copy"};
+  const auto gradients = [&](BiasedMlp mlp) {
+    Names all = mlp.names();
+    for (size_t i = 0; i < forward.size(); ++i) EXPECT_EQ(all.at(i), forward[i]);
+    return Names(all.begin() + int64_t(forward.size()), all.end());
+  };
+  // The last bias sums an input of the program; the others what a kernel before them wrote.
+  const Names joined{"gemm", "column_sum",        "gemm and sums", "gemm",
+                     "gemm", "norm_bwd and sums", "gemm"};
+  EXPECT_EQ(gradients(BiasedMlp(false)), joined);
+  EXPECT_EQ(gradients(BiasedMlp(true)), joined);
+  EXPECT_EQ(gradients(BiasedMlp(false, true)), joined);
+}
+
+// Two layers share a bias. The sum that is recorded second adds to the first, so it may not move to
+// the norm's gradient that runs before the other's.
+TEST(Join, SumsKeepTheirOrder) {
+  Tape t;
+  const Var x = t.input("x", {5, 8}, DType::f32);
+  const Var b = t.param("b", {8}, Init::normal(1), Group::vector);
+  const auto layer = [&](const char* name) {
+    return linear(t, x, t.param(name, {8, 8}, Init::normal(1), Group::matrix), {.bias = b});
+  };
+  const auto normed = [&](Var y) { return norm(t, y, {}, {}, {}, {.kind = Norm::rms}).y; };
+  const Var first = layer("v"), second = layer("w");
+  const Var above = normed(second), beside = normed(first), z = add(t, above, beside, 1);
+  t.push(copy_op(), {z}, {t.result("z", {5, 8}, DType::f32)});
+  t.add_grad(z, x);
+  differentiate(t);
+  join_sums(t);
+  std::vector<std::string> names;
+  for (const Node& n : t.nodes)
+    if (std::string_view(n.op->name) == "norm_bwd" || n.op->sums_columns)
+      names.push_back(n.op->sums_columns ? "sum" : n.out[4] ? "norm with sum" : "norm");
+  EXPECT_EQ(names, (std::vector<std::string>{"norm", "norm with sum", "sum"}));
 }
 
 TEST(Tape, AccumulatingTapesAddToWhatIsThere) {

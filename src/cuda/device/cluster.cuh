@@ -23,6 +23,14 @@ __device__ __forceinline__ void arrive_begun() {
 #endif
 }
 
+// Arrives, and releases this thread's writes.
+__device__ __forceinline__ void arrive_at_cluster() {
+#if __CUDA_ARCH__ >= 900
+  __syncwarp();
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
 // Waits until every thread of the cluster has arrived. Each wait pairs with one earlier arrival.
 __device__ __forceinline__ void wait_for_cluster() {
 #if __CUDA_ARCH__ >= 900
@@ -38,6 +46,14 @@ __device__ __forceinline__ uint32_t in_block(uint32_t at, int rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at), "r"(rank));
 #endif
   return r;
+}
+
+// Arrives at an mbarrier whose address is from in_block(), after reads. It does not release writes
+// to the other block: that takes a fence that waits for all of this thread's stores.
+__device__ __forceinline__ void arrive_in_block(uint32_t bar) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+#endif
 }
 
 // Stores to an address from in_block(); the mbarrier at `bar`, in the same block, counts the bytes.

@@ -164,6 +164,16 @@ __device__ __forceinline__ void tma_load(uint32_t dst, const CUtensorMap& map, u
       "l"(&map), "r"(bar), "r"(c0), "r"(c1), "r"(c2)
       : "memory");
 }
+// To the same place in every block of the cluster whose bit is set; the barrier at `bar` of each of
+// them counts the bytes.
+__device__ __forceinline__ void tma_load_all(uint32_t dst, const CUtensorMap& map, uint32_t bar,
+                                             int c0, int c1, int c2, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
+      "l"(&map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "h"(blocks)
+      : "memory");
+}
 __device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t src, int c0, int c1) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"

@@ -2,26 +2,23 @@
 // split into parts depends only on the shape and the GPU, and parts are added in a fixed order.
 #include "cuda/device/reduce.h"
 
+#include <algorithm>
+
 #include "cuda/device/device.cuh"
 #include "cuda/kernels.h"
 
 namespace hearth::cuda {
 namespace {
 
-// Where column sums go: the first n columns to one output, the rest to another.
+// Where column sums go: n columns to each output.
 struct Outputs {
-  float *first, *second;  // may be null
+  SumOutput to[3];
   int64_t n;
-  __device__ float* of(int64_t column) const {
-    if (column < n) return first ? first + column : nullptr;
-    return second ? second + column - n : nullptr;
-  }
 };
 
 // A block sums 32 columns; each of its 32 warps adds up every 32nd part.
 __global__ void __launch_bounds__(1024)
-    sum_parts(Outputs out, const float* parts, int64_t count, int64_t stride, int64_t columns,
-              float scale, bool add) {
+    sum_parts(Outputs out, const float* parts, int64_t count, int64_t stride, int64_t columns) {
   __shared__ float shared[32][33];
   const int lane = threadIdx.x % 32, share = threadIdx.x / 32;
   const int64_t column = int64_t(blockIdx.x) * 32 + lane;
@@ -31,10 +28,13 @@ __global__ void __launch_bounds__(1024)
     for (int64_t p = share; p < count; p += 32) total += parts[p * stride + column];
   shared[share][lane] = total;
   __syncthreads();
-  const float sum = scale * warp_sum(shared[lane][share]);
-  const int64_t to = int64_t(blockIdx.x) * 32 + share;
-  float* place = lane == 0 && to < columns ? out.of(to) : nullptr;
-  if (place) *place = add ? *place + sum : sum;
+  const float sum = warp_sum(shared[lane][share]);
+  const int64_t at = int64_t(blockIdx.x) * 32 + share;
+  if (lane != 0 || at >= columns) return;
+  const SumOutput to = out.to[at / out.n];
+  if (!to.out) return;
+  float& place = to.out[at % out.n];
+  place = to.add ? place + to.scale * sum : to.scale * sum;
 }
 
 constexpr int sum_lanes = 32, sum_rows = 8;
@@ -119,16 +119,19 @@ __global__ void __launch_bounds__(1024) sum_doubles(float* out, const double* pa
 void add_parts(CudaStream& s, float* out, const float* parts, int64_t count, int64_t stride,
                int64_t n, float scale, bool add) {
   if (n == 0) return;
-  sum_parts<<<unsigned(ceil_div(n, 32)), 1024, 0, s.handle>>>({out, nullptr, n}, parts, count,
-                                                              stride, n, scale, add);
+  sum_parts<<<unsigned(ceil_div(n, 32)), 1024, 0, s.handle>>>({{{out, scale, add}}, n}, parts,
+                                                              count, stride, n);
   check_launch("add_parts");
 }
 
-void add_two_parts(CudaStream& s, float* first, float* second, const float* parts, int64_t count,
-                   int64_t n, bool add) {
+void add_parts(CudaStream& s, std::initializer_list<SumOutput> outputs, const float* parts,
+               int64_t count, int64_t n) {
   if (n == 0) return;
-  sum_parts<<<unsigned(ceil_div(2 * n, 32)), 1024, 0, s.handle>>>({first, second, n}, parts, count,
-                                                                  2 * n, 2 * n, 1, add);
+  Outputs out{{}, n};
+  std::copy(outputs.begin(), outputs.end(), out.to);
+  const int64_t columns = int64_t(outputs.size()) * n;
+  sum_parts<<<unsigned(ceil_div(columns, 32)), 1024, 0, s.handle>>>(out, parts, count, columns,
+                                                                    columns);
   check_launch("add_parts");
 }
 

@@ -47,9 +47,10 @@ struct CudaStream : Stream {
   cudaStream_t handle = nullptr;
   Card card;
   Gemms* gemms = nullptr;
-  bool hopper_kernels = true;    // false: use the mma.sync kernels even where wgmma would run
-  bool some_rows = false;        // use gemm_rows64 for products of 17 to 64 rows
-  bool own_batches = false;      // use gemm_batch for every product that it takes, without timing
+  bool hopper_kernels = true;  // false: use the mma.sync kernels even where wgmma would run
+  bool some_rows = false;      // use gemm_rows64 for products of 17 to 64 rows
+  int own_products =
+      -1;  // use this variant of gemm_hopper for every product it takes, without timing
   bool dependent_launch = true;  // use programmatic dependent launch
   bool invariant = false;        // batch-invariant mode (CudaSpec::batch_invariant)
   bool racecheck = false;        // barriers that compute-sanitizer's racecheck can follow

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/math.h"
+#include "cuda/device/quick_math.cuh"
 
 namespace hearth::cuda {
 
@@ -13,7 +14,7 @@ namespace hearth::cuda {
 template <bool quick>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (quick)
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+    return reciprocal_fast(1.0f + exp_fast(-x));
   else
     return 1.0f / (1.0f + expf(-x));
 }
@@ -28,8 +29,8 @@ __device__ __forceinline__ Normal normal(float x) {
   if constexpr (quick) {
     // Abramowitz and Stegun 7.1.26 for erfc(|x| / sqrt 2), absolute error 1.5e-7; it shares its
     // exponential with the density.
-    const float e = __expf(-0.5f * x * x);
-    const float t = __fdividef(1.0f, fmaf(0.3275911f * 0.7071067811865476f, fabsf(x), 1.0f));
+    const float e = exp_fast(-0.5f * x * x);
+    const float t = reciprocal_fast(fmaf(0.3275911f * 0.7071067811865476f, fabsf(x), 1.0f));
     float p = fmaf(1.061405429f, t, -1.453152027f);
     p = fmaf(p, t, 1.421413741f);
     p = fmaf(p, t, -0.284496736f);

@@ -19,14 +19,15 @@ __device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
 }
 
 // Each thread of a warp (or block) holds P packs of a row; the team takes every step-th row.
-template <class T, int N, int P, bool block, bool sums>
+template <class T, int N, int P, bool block, int vectors>
 __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2)
     norm_bwd_rows(NormBwdRows<T> a) {
   using Team = NormBwdTeam<N, block>;
   __shared__ float2 shared[2][32];
   const int teams = int(blockDim.x) / Team::size();
   Pack<T, N> gain[P] = {};
-  float dgain[P][N] = {}, dbias[P][N] = {};
+  constexpr bool sums = vectors > 0;
+  float dgain[P][N] = {}, dbias[P][N] = {}, columns[P][N] = {};
   if (a.gain)
 #pragma unroll
     for (int p = 0; p < P; ++p)
@@ -65,17 +66,22 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2)
         float out[N];
         dx_of(out, a, ring.dy(p), ring.x(p), gain[p], ring.prior(p), r);
         store_rounded(dx + Team::column(p), out);
+        if constexpr (vectors == 3)
+#pragma unroll
+          for (int k = 0; k < N; ++k) columns[p][k] += out[k];
       }
   }
 
   if constexpr (sums) {
-    float* part = a.parts + blockIdx.x * int64_t(2 * a.width);
+    float* part = a.parts + blockIdx.x * int64_t(vectors * a.width);
     if constexpr (block) {
 #pragma unroll
       for (int p = 0; p < P; ++p)
         if (Team::column(p) < a.width) {
           store_rounded(part + Team::column(p), dgain[p]);
           store_rounded(part + a.width + Team::column(p), dbias[p]);
+          if constexpr (vectors == 3)
+            store_rounded(part + 2 * a.width + Team::column(p), columns[p]);
         }
     } else {
       auto* slots = reinterpret_cast<float*>(memory);
@@ -84,6 +90,10 @@ __global__ void __launch_bounds__(block ? 1024 : 256, block ? 1 : 2)
       put_sums(part, slots, dgain, a.width);
       __syncthreads();
       put_sums(part + a.width, slots, dbias, a.width);
+      if constexpr (vectors == 3) {
+        __syncthreads();
+        put_sums(part + 2 * a.width, slots, columns, a.width);
+      }
     }
   }
 }
@@ -155,8 +165,9 @@ Grid grid_of(const CudaStream& s, int N, int64_t packs, int64_t rows) {
 
 template <class T, int N, int P, bool block>
 void launch_rows(CudaStream& s, const NormBwdRows<T>& a, const Grid& g) {
-  auto* kernel =
-      a.parts ? norm_bwd_rows<T, N, P, block, true> : norm_bwd_rows<T, N, P, block, false>;
+  auto* kernel = !a.parts         ? norm_bwd_rows<T, N, P, block, 0>
+                 : a.vectors == 2 ? norm_bwd_rows<T, N, P, block, 2>
+                                  : norm_bwd_rows<T, N, P, block, 3>;
   const size_t ring = N > 1 ? g.threads * P * 96 : 0, sums = block ? 0 : g.threads * P * N * 4;
   const size_t shared = std::max(ring, sums);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
@@ -183,22 +194,28 @@ void launch(CudaStream& s, const NormBwdRows<T>& a, const Grid& g) {
   check_launch("norm_bwd");
 }
 
-}  // namespace
-
-void norm_bwd(Stream& stream, const NormBwdArgs& given) {
+// `columns`: the column sums of dx, if they are wanted.
+void norm_bwd(Stream& stream, const NormBwdArgs& given, const ColumnSumArgs* columns) {
   NormBwdArgs args = given;
   const NormSpec& spec = args.spec;
   expect_dtypes("norm_bwd", args.x.dtype, args.dx, args.dy, args.gain, args.prior);
   expect_dtypes("norm_bwd", DType::f32, args.dgain, args.dbias, args.stat);
-  if (args.x.numel() == 0) return;
+  if (columns) expect_dtypes("norm_bwd", DType::f32, columns->out);
   CudaStream& s = on(stream);
+  if (args.x.numel() == 0) {
+    if (columns) column_sum(s, *columns);
+    return;
+  }
   const int64_t rows = args.x.rows(), C = args.x.cols();
   const bool packed = packs_fit(C, args.dx, args.dy, args.x, args.gain, args.prior);
   const int N = packed ? int(16 / size_of(args.x.dtype)) : 1;
   const Grid grid = grid_of(s, N, C / N, rows);
   const int64_t fused = args.fp8 && packed ? norm_bwd_fp8_blocks(s, rows, C) : 0;
   const int64_t blocks = fused ? fused : grid.blocks;
-  const int64_t part_bytes = args.dgain || args.dbias ? round_up(blocks * 2 * C * 4, 256) : 0;
+  const bool sums_dx = columns && !fused && grid.in_flight;
+  const int vectors = sums_dx ? 3 : 2;
+  const bool sums = args.dgain || args.dbias || sums_dx;
+  const int64_t part_bytes = sums ? round_up(blocks * vectors * C * 4, 256) : 0;
   // The separate rounding reads dx, even if nothing else does.
   const bool lacks_dx = !fused && !args.dx;
   auto* scratch = static_cast<std::byte*>(s.scratch(part_bytes + (lacks_dx ? args.x.bytes() : 0)));
@@ -207,6 +224,7 @@ void norm_bwd(Stream& stream, const NormBwdArgs& given) {
   by_dtype("norm_bwd", args.x, [&]<class T>(T*) {
     const NormBwdRows<T> a{.dx = as<T>(args.dx),
                            .parts = parts,
+                           .vectors = vectors,
                            .dy = as<T>(args.dy),
                            .x = as<T>(args.x),
                            .gain = as<T>(args.gain),
@@ -219,9 +237,23 @@ void norm_bwd(Stream& stream, const NormBwdArgs& given) {
       if (fused) return norm_bwd_fp8(s, a, args.fp8);
     by_width<T>(packed, [&]<int N>(Number<N>) { launch<T, N>(s, a, grid); });
   });
-  if (parts)
-    add_two_parts(s, as<float>(args.dgain), as<float>(args.dbias), parts, blocks, C, spec.add);
+  const SumOutput dgain{as<float>(args.dgain), 1, spec.add},
+      dbias{as<float>(args.dbias), 1, spec.add};
+  if (sums_dx)
+    add_parts(s, {dgain, dbias, {as<float>(columns->out), columns->alpha, columns->add}}, parts,
+              blocks, C);
+  else if (parts)
+    add_parts(s, {dgain, dbias}, parts, blocks, C);
+  if (columns && !sums_dx) column_sum(s, *columns);
   if (args.fp8 && !fused) quantise_fp8(s, {.to = args.fp8, .x = args.dx});
+}
+
+}  // namespace
+
+void norm_bwd(Stream& s, const NormBwdArgs& args) { norm_bwd(s, args, nullptr); }
+
+void norm_bwd_sums(Stream& s, const NormBwdArgs& args, const ColumnSumArgs& columns) {
+  norm_bwd(s, args, &columns);
 }
 
 }  // namespace hearth::cuda

@@ -9,7 +9,8 @@ namespace hearth::cuda {
 template <class T>
 struct NormBwdRows {
   T* dx;                           // may be null in norm_bwd_fp8.cu
-  float* parts;                    // (blocks, 2, C): dgain, dbias; null if neither is needed
+  float* parts;                    // (blocks, vectors, C); may be null
+  int vectors;                     // 2: dgain, dbias; 3: and the column sums of dx
   const T *dy, *x, *gain, *prior;  // gain and prior may be null
   const float* stat;
   int64_t rows;

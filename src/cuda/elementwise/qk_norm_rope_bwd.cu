@@ -198,8 +198,8 @@ void qk_norm_rope_bwd(Stream& stream, const QkNormRopeBwdArgs& args) {
       copy_values(a.dx, a.dy, spec, a.q, args.dy.dtype, s);
     }
     if (a.parts)
-      add_two_parts(s, as<float>(args.dq_gain), as<float>(args.dk_gain), a.parts, parts, D,
-                    spec.add);
+      add_parts(s, {{as<float>(args.dq_gain), 1, spec.add}, {as<float>(args.dk_gain), 1, spec.add}},
+                a.parts, parts, D);
     if (args.fp8 && !fused)
       quantise_fp8(s, {.to = args.fp8,
                        .x = {reinterpret_cast<std::byte*>(a.dx), args.dy.shape, args.dy.dtype}});

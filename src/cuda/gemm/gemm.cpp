@@ -1,11 +1,10 @@
 #include "cuda/gemm/gemm.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
-#include "cuda/gemm/gemm_batch.h"
 #include "cuda/gemm/gemm_choices.h"
+#include "cuda/gemm/gemm_hopper.h"
 #include "cuda/gemm/gemm_invariant.h"
 #include "cuda/gemm/gemm_narrow.h"
 #include "cuda/gemm/gemm_rows16.h"
@@ -20,39 +19,42 @@ struct Gemms::State {
       : products(s, spec.tf32),
         choices(GemmChoices::of(choices_file(spec.card, cublas_lt().GetVersion()))) {}
 
-  // Times the proposals on the product's own outputs, which the real run then overwrites. If the
-  // product adds in place, c still holds the prior, so a temporary c is used.
+  // Times the proposals on the product's own outputs, which the real run then overwrites. Outputs
+  // that still hold what is to be added to are replaced by temporary ones.
   GemmChoice tune(const GemmCall& c) {
     CudaStream& stream = products.stream;
     GemmCall trial = c;
-    const int64_t bytes = c.in_place() ? c.c.bytes() : 0;
+    ColumnSumArgs sums = c.sums ? *c.sums : ColumnSumArgs{};
+    if (c.sums) trial.sums = &sums;
+    const int64_t c_bytes = c.in_place() ? round_up(c.c.bytes(), 256) : 0;
+    const int64_t bytes = c_bytes + (sums.add ? sums.out.bytes() : 0);
     void* place = bytes ? stream.memory.allocate(bytes, "tuning of matrix products") : nullptr;
-    if (place) trial.c.data = static_cast<std::byte*>(place);
-    GemmChoice choice{.microseconds = 1e3f * GemmProducts::never};
+    if (c_bytes) trial.c.data = sums.x.data = static_cast<std::byte*>(place);
+    if (sums.add) sums.out.data = static_cast<std::byte*>(place) + c_bytes;
+    std::vector<GemmChoice> found;
+    float best = GemmProducts::never;
     const auto try_plan = [&](GemmPlan& p) {
-      const float ms = products.time(p, trial, choice.microseconds / 1e3f);
-      if (1e3f * ms < choice.microseconds) choice = choice_of(p, ms);
+      const float ms = products.time(p, trial, best);
+      if (ms < GemmProducts::never) found.push_back(choice_of(p, ms));
+      best = std::min(best, ms);
     };
     for (const bool fused : {true, false}) {
-      const bool found = choice.microseconds < 1e3f * GemmProducts::never;
-      if (fused ? !c.fusible() : c.plain() && (found || !c.separable())) continue;
+      const bool any = best < GemmProducts::never;
+      if (fused ? !c.fusible() : c.plain() && (any || !c.separable())) continue;
       GemmPlan p = products.describe(c, fused);
       for (const cublasLtMatmulAlgo_t& algo : products.proposed(p.product)) {
         p.product.algo = algo;
         try_plan(p);
       }
     }
-    if (GemmPlan own{.own = true}; gemm_batch_takes(stream, c)) try_plan(own);
+    for (int variant = 0; variant < gemm_hopper_takes(stream, c); ++variant) {
+      GemmPlan own{.own = variant};
+      try_plan(own);
+    }
+    const GemmChoice choice = products.best_of(std::move(found), trial);
     check(cudaStreamSynchronize(stream.handle), "tuning of matrix products");
     if (place) stream.memory.release(place, bytes);
     return choice;
-  }
-
-  GemmPlan chosen(const GemmCall& c, const GemmChoice& choice) const {
-    if (choice.own()) return {.own = true};
-    GemmPlan p = products.describe(c, choice.fused);
-    std::memcpy(&p.product.algo, choice.algo.data(), sizeof p.product.algo);
-    return p;
   }
 
   // A product that adds to its result in place runs like the one that overwrites it, so the second
@@ -62,24 +64,30 @@ struct Gemms::State {
     if (!c.in_place() || !c.plain()) return {};
     GemmCall other = c;
     other.prior = {};
-    return choices.find(other.key(products.tf32));
+    return choices.find(key_of(other));
+  }
+
+  // Choices that were made without our own kernel have other names.
+  std::string key_of(const GemmCall& c) const {
+    return c.key(products.tf32) + (gemm_hopper_takes(products.stream, c) ? "|own" : "");
   }
 
   GemmPlan& plan_for(const GemmCall& c) {
     const bool invariant = products.stream.invariant && c.forward();
     if (invariant && c.rounds_twice())  // ops/linear.cpp never records such a product
       fail("cuda gemm", "expected a batch-invariant product of 16 bits to add out of place");
-    const bool own = gemm_batch_takes(products.stream, c);
-    std::string key = c.key(products.tf32) + (own ? "|own" : "");
+    const int own = gemm_hopper_takes(products.stream, c);
+    std::string key = key_of(c);
     if (const auto it = plans.find(key); it != plans.end()) return it->second;
-    if (own && products.stream.own_batches)
-      return plans.emplace(std::move(key), GemmPlan{.own = true}).first->second;
+    if (const int variant = products.stream.own_products; variant >= 0 && own > 0 && !invariant)
+      return plans.emplace(std::move(key), GemmPlan{.own = std::min(variant, own - 1)})
+          .first->second;
     const std::string kept = invariant ? key + measure_name(products, c) : key;
     const auto fits = [&](const GemmChoice& known) {
-      if (known.own()) return own;
+      if (known.own()) return known.variant() >= 0 && known.variant() < own;
       return (known.fused ? c.fusible() && (!invariant || c.plain())
                           : !c.plain() || c.separable()) &&
-             products.usable(chosen(c, known));
+             products.usable(products.plan_of(c, known));
     };
     std::optional<GemmChoice> choice = choices.find(kept);
     if (!choice || !fits(*choice)) {
@@ -91,7 +99,7 @@ struct Gemms::State {
       const GemmChoice agreed = choices.put(kept, *own);
       choice = fits(agreed) ? agreed : *own;
     }
-    return plans.emplace(std::move(key), chosen(c, *choice)).first->second;
+    return plans.emplace(std::move(key), products.plan_of(c, *choice)).first->second;
   }
 
   GemmProducts products;
@@ -104,6 +112,11 @@ Gemms::~Gemms() = default;
 
 void Gemms::run(const GemmArgs& args) {
   const GemmCall call{args};
+  expect_lt(state_->products.execute(state_->plan_for(call), call), "a matrix product");
+}
+
+void Gemms::run(const GemmArgs& args, const ColumnSumArgs& sums) {
+  const GemmCall call{args, &sums};
   expect_lt(state_->products.execute(state_->plan_for(call), call), "a matrix product");
 }
 
@@ -132,6 +145,14 @@ void gemm(Stream& s, const GemmArgs& args) {
   if (gemm_rows16_takes(args)) return gemm_rows16(on(s), args);
   if (gemm_rows64_takes(on(s), args)) return gemm_rows64(on(s), args);
   on(s).gemms->run(args);
+}
+
+void gemm_sums(Stream& s, const GemmArgs& args, const ColumnSumArgs& sums) {
+  if (sums.out.dtype != DType::f32) refuse_dtype("gemm_sums", sums.out.dtype);
+  if (gemm_hopper_takes(on(s), args) > 0 && gemm_hopper_sums(args))
+    return on(s).gemms->run(args, sums);
+  gemm(s, args);
+  column_sum(s, sums);
 }
 
 bool norm_gemm_takes(Stream& s, int64_t rows, int64_t width, int64_t columns, DType dtype) {

@@ -19,6 +19,8 @@ class Gemms {
   Gemms(CudaStream&, const GemmsSpec&);
   ~Gemms();
   void run(const GemmArgs&);
+  // Also computes the column sums of c.
+  void run(const GemmArgs&, const ColumnSumArgs&);
 
  private:
   struct State;
@@ -27,6 +29,7 @@ class Gemms {
 
 // Entries of the kernel table.
 void gemm(Stream&, const GemmArgs&);
+void gemm_sums(Stream&, const GemmArgs&, const ColumnSumArgs&);
 bool norm_gemm_takes(Stream&, int64_t rows, int64_t width, int64_t columns, DType);
 void norm_gemm(Stream&, const NormGemmArgs&);
 

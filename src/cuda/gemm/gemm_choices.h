@@ -2,6 +2,7 @@
 // its choices there also reproduces its earlier bits.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -14,9 +15,14 @@ namespace hearth::cuda {
 
 struct GemmChoice {
   bool fused = true;
-  std::array<uint64_t, 8> algo{};  // cuBLASLt's opaque algorithm; zeros: our own kernel gemm_batch
+  // cuBLASLt's opaque algorithm; zeros and then the number of a variant: our own kernel
+  // gemm_hopper.
+  std::array<uint64_t, 8> algo{};
   float microseconds = 0;
-  bool own() const { return algo == decltype(algo){}; }
+  bool own() const {
+    return std::all_of(algo.begin(), algo.end() - 1, [](uint64_t word) { return word == 0; });
+  }
+  int variant() const { return int(algo.back()); }  // of our own kernel
 };
 
 class GemmChoices {

@@ -4,7 +4,8 @@
 #include <cstring>
 
 #include "cuda/gemm/gemm.h"
-#include "cuda/gemm/gemm_batch.h"
+#include "cuda/gemm/gemm_hopper.h"
+#include "cuda/kernels.h"
 #include "sys/error.h"
 
 namespace hearth::cuda {
@@ -101,7 +102,10 @@ LtProduct describe_product(const GemmCall& c, cublasLtEpilogue_t epilogue, bool 
 GemmChoice choice_of(const GemmPlan& p, float milliseconds) {
   GemmChoice r{.fused = p.fused, .microseconds = 1e3f * milliseconds};
   static_assert(sizeof r.algo == sizeof p.product.algo);
-  std::memcpy(r.algo.data(), &p.product.algo, sizeof r.algo);
+  if (p.own)
+    r.algo.back() = uint64_t(*p.own);
+  else
+    std::memcpy(r.algo.data(), &p.product.algo, sizeof r.algo);
   return r;
 }
 
@@ -127,7 +131,8 @@ std::string GemmCall::key(bool tf32) const {
                      to_string(a.dtype), fp8, to_string(c.dtype), tf32 ? "tf32" : "",
                      bias ? "+bias" : "", prior ? in_place() ? "+=" : "+prior" : "",
                      spec.alpha == 1 ? "" : "*alpha", int(spec.act), spec.act_slope ? "'" : "",
-                     aux ? "+aux" : "", spec.symmetric ? "+symmetric" : "");
+                     aux ? "+aux" : "", spec.symmetric ? "+symmetric" : "") +
+         (sums ? "+sums" : "");
 }
 
 GemmProducts::GemmProducts(CudaStream& s, bool tf32) : stream(s), tf32(tf32) {
@@ -157,9 +162,15 @@ cublasStatus_t GemmProducts::multiply(LtProduct& p, const GemmCall& c, std::byte
 
 cublasStatus_t GemmProducts::execute(GemmPlan& p, const GemmCall& c) {
   if (p.own) {
-    gemm_batch(stream, c);
+    gemm_hopper(stream, c, *p.own, c.sums);
     return CUBLAS_STATUS_SUCCESS;
   }
+  const cublasStatus_t s = execute_lt(p, c);
+  if (c.sums && s == CUBLAS_STATUS_SUCCESS) column_sum(stream, *c.sums);
+  return s;
+}
+
+cublasStatus_t GemmProducts::execute_lt(GemmPlan& p, const GemmCall& c) {
   if (c.plain() && p.fused)
     return multiply(p.product, c, c.c.data, nullptr, c.spec.alpha, bool(c.prior));
   if (p.fused) return multiply(p.product, c, c.c.data, c.aux.data, c.spec.alpha, false);
@@ -200,20 +211,58 @@ std::vector<cublasLtMatmulAlgo_t> GemmProducts::proposed(const LtProduct& p, boo
   return r;
 }
 
+float GemmProducts::time_once(GemmPlan& p, const GemmCall& c) {
+  check(cudaEventRecord(timer_[0], stream.handle), "timing a product");
+  if (execute(p, c) != CUBLAS_STATUS_SUCCESS) return never;
+  check(cudaEventRecord(timer_[1], stream.handle), "timing a product");
+  check(cudaEventSynchronize(timer_[1]), "timing a product");
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, timer_[0], timer_[1]), "timing a product");
+  return ms;
+}
+
 float GemmProducts::time(GemmPlan& p, const GemmCall& c, float to_beat) {
   constexpr float hopeless = 1.25;  // times the best so far: further runs will not make up for it
   float best = never;
   for (int i = 0; i <= repeats; ++i) {
-    check(cudaEventRecord(timer_[0], stream.handle), "timing a product");
-    if (execute(p, c) != CUBLAS_STATUS_SUCCESS) return never;
-    check(cudaEventRecord(timer_[1], stream.handle), "timing a product");
-    check(cudaEventSynchronize(timer_[1]), "timing a product");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, timer_[0], timer_[1]), "timing a product");
+    const float ms = time_once(p, c);
+    if (ms == never) return never;
     if (i > 0) best = std::min(best, ms);  // the first run loads code
     if (best < never && best > hopeless * to_beat) break;
   }
   return best;
+}
+
+GemmPlan GemmProducts::plan_of(const GemmCall& c, const GemmChoice& choice) const {
+  if (choice.own()) return {.own = choice.variant()};
+  GemmPlan p = describe(c, choice.fused);
+  std::memcpy(&p.product.algo, choice.algo.data(), sizeof p.product.algo);
+  return p;
+}
+
+GemmChoice GemmProducts::best_of(std::vector<GemmChoice> choices, const GemmCall& c) {
+  constexpr size_t most = 4;    // finalists
+  constexpr float near = 1.05;  // times the fastest
+  constexpr int rounds = 10;
+  if (choices.empty()) return {.microseconds = 1e3f * never};
+  std::stable_sort(choices.begin(), choices.end(), [](const GemmChoice& a, const GemmChoice& b) {
+    return a.microseconds < b.microseconds;
+  });
+  const float limit = near * choices[0].microseconds;
+  std::erase_if(choices, [&](const GemmChoice& o) { return o.microseconds > limit; });
+  choices.resize(std::min(choices.size(), most));
+  if (choices.size() == 1) return choices[0];
+  std::vector<GemmPlan> plans;
+  for (GemmChoice& o : choices) {
+    plans.push_back(plan_of(c, o));
+    o.microseconds = 0;
+  }
+  for (int round = 0; round < rounds; ++round)
+    for (size_t i = 0; i < choices.size(); ++i)
+      choices[i].microseconds += 1e3f * time_once(plans[i], c) / rounds;
+  return *std::min_element(
+      choices.begin(), choices.end(),
+      [](const GemmChoice& a, const GemmChoice& b) { return a.microseconds < b.microseconds; });
 }
 
 bool GemmProducts::usable(const GemmPlan& p) const {

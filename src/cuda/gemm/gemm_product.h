@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,12 +16,14 @@ namespace hearth::cuda {
 
 // The arguments of one product; data may be null where a plan is only described.
 struct GemmCall : GemmArgs {
+  const ColumnSumArgs* sums = nullptr;  // the column sums of c are computed as well
+
   // Of each product of a batch.
   int64_t M() const { return c.rows() / spec.batch; }
   int64_t N() const { return spec.tb ? b.rows() / spec.batch : b.cols(); }
   int64_t K() const { return spec.tb ? b.cols() : b.rows() / spec.batch; }
   bool in_place() const { return prior && prior.data == c.data; }  // adds to its own result
-  // Whether cuBLASLt has an epilogue for the whole call.
+  // Whether cuBLASLt has an epilogue for the product.
   bool fusible() const;
   bool plain() const { return spec.act == Act::none && !spec.act_slope && fusible(); }
   // An fp8 product whose bias and prior may have no common epilogue: our own kernel can add the
@@ -65,7 +68,8 @@ struct LtProduct {
 struct GemmPlan {
   bool fused = true;  // false: our own kernel runs the epilogue
   LtProduct product = {};
-  bool own = false;  // our own kernel gemm_batch runs the product
+  // The variant of our own kernel gemm_hopper that runs the product.
+  std::optional<int> own = {};
 };
 
 // A plan and its time, in the form that is stored.
@@ -87,12 +91,19 @@ class GemmProducts {
   // Best of a few runs, in milliseconds; `never` if the algorithm fails. Stops early if it is
   // clearly slower than `to_beat` milliseconds.
   float time(GemmPlan&, const GemmCall&, float to_beat = never);
+  // The plan of a stored choice.
+  GemmPlan plan_of(const GemmCall&, const GemmChoice&) const;
+  // The fastest of several choices, which were timed one after another: those that are nearly as
+  // fast as the first are timed again in turn, so that a change of clocks favours none of them.
+  GemmChoice best_of(std::vector<GemmChoice>, const GemmCall&);
 
   CudaStream& stream;
   const bool tf32;
   static constexpr float never = 1e30f;
 
  private:
+  float time_once(GemmPlan&, const GemmCall&);
+  cublasStatus_t execute_lt(GemmPlan&, const GemmCall&);  // without sums
   cublasStatus_t multiply(LtProduct&, const GemmCall&, std::byte* out, std::byte* aux, float alpha,
                           bool adds);
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/device/device.cuh"
+#include "cuda/device/quick_math.cuh"
 
 namespace hearth::cuda {
 
@@ -25,18 +26,11 @@ struct LogitRows {
   float weight, z_loss;    // of the two loss terms, in the gradient
 };
 
-// 2^x by the hardware, relative error 2^-22; results below 2^-126 are 0.
-__device__ __forceinline__ float quick_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // A logit as a multiple of `cap`: x itself, or tanh(x / cap) with an absolute error of 1e-7, which
 // is below the precision of the exponent.
 template <bool capped, class T>
 __device__ __forceinline__ float level(const LogitRows<T>& a, float x) {
-  return capped ? 1.0f - __fdividef(2.0f, 1.0f + quick_exp2(x * a.squeeze)) : x;
+  return capped ? 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x * a.squeeze)) : x;
 }
 
 // The logits from i on, -inf past the vocabulary, so that their exponentials and gradients are 0.
@@ -68,15 +62,15 @@ __device__ __forceinline__ void fold(const LogitRows<T>& a, ExpSums& s, float (&
   for (int i = 1; i < M; ++i) top = fmaxf(top, x[i]);
   const float base = fmaxf(s.base, rintf(top * a.unit));
 #pragma unroll
-  for (int i = 0; i < M; ++i) total += quick_exp2(fmaf(x[i], a.unit, -base));
-  s.sum = fmaf(s.sum, quick_exp2(s.base - base), total);
+  for (int i = 0; i < M; ++i) total += exp2_fast(fmaf(x[i], a.unit, -base));
+  s.sum = fmaf(s.sum, exp2_fast(s.base - base), total);
   s.base = base;
 }
 
 // The combined sums of all threads of a block. `shared` holds 64 floats.
 __device__ __forceinline__ ExpSums joined(const ExpSums& s, float* shared) {
   const float base = block_max(s.base, shared);
-  return {base, block_sum(s.sum * quick_exp2(s.base - base), shared + 32)};
+  return {base, block_sum(s.sum * exp2_fast(s.base - base), shared + 32)};
 }
 
 // log(sum * 2^base) - z, with ln 2 split in two parts; the product of base and the first is exact.
@@ -115,7 +109,7 @@ __device__ __forceinline__ void grads_of(float (&out)[N], const LogitRows<T>& a,
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const float v = level<capped>(a, get(in, k));
-    out[k] = quick_exp2(fmaf(v, a.unit, -row.base)) * factors.exponentials;
+    out[k] = exp2_fast(fmaf(v, a.unit, -row.base)) * factors.exponentials;
     slope[k] = 1.0f - v * v;
   }
   if (unsigned(target - i) < unsigned(N)) {

@@ -5,6 +5,7 @@
 // and so more loads under way than the block that draws.
 // Weights are integers of at most 2^40, so their sums are exact in any order and a draw
 // depends only on its row.
+#include "cuda/device/quick_math.cuh"
 #include "cuda/kernels.h"
 #include "cuda/loss/row_sum.cuh"
 #include "cuda/loss/sample_scan.cuh"
@@ -38,11 +39,7 @@ struct Row {
   float top, scale;  // weight of x: 2^40 * 2^((x - top) * scale)
 
   // Exponentials too small for the hardware's fast one are below 2^-40, and so have no weight.
-  __device__ Mass weight(float v) const {
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((v - top) * scale));
-    return Mass(power * 0x1p40f);
-  }
+  __device__ Mass weight(float v) const { return Mass(exp2_fast((v - top) * scale) * 0x1p40f); }
 };
 
 // Calls f(id, logit) for this thread's part of a row, with four loads of four logits in flight.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/attention/hopper/flash_hopper_tiles.cuh"
+#include "cuda/device/quick_math.cuh"
 
 namespace hearth::cuda::flash_fwd {
 
@@ -153,11 +154,6 @@ struct Consumer {
       s[i] = exp2_fast(fmaf(s[i], c, -base[i % 4 / 2]));
       sum[i % 4 / 2] += s[i];
     }
-  }
-  static __device__ float exp2_fast(float x) {
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
   }
   template <int N>
   __device__ void pack() {

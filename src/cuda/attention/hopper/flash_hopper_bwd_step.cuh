@@ -6,14 +6,10 @@
 #include <cstring>
 
 #include "cuda/attention/hopper/flash_hopper_bwd.cuh"
+#include "cuda/device/quick_math.cuh"
 
 namespace hearth::cuda::flash_bwd {
 
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 __device__ __forceinline__ float2 shared_float2(uint32_t at) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));

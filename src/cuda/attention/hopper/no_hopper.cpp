@@ -1,7 +1,7 @@
 // Replaces the Hopper kernels in a build for other GPUs: supports no call.
 #include "cuda/attention/attention.h"
-#include "cuda/gemm/gemm_batch.h"
 #include "cuda/gemm/gemm_grouped.h"
+#include "cuda/gemm/gemm_hopper.h"
 #include "cuda/gemm/gemm_rows64.h"
 #include "cuda/gemm/gemm_stream.h"
 #include "sys/error.h"
@@ -18,8 +18,11 @@ void flash_hopper_bwd(AttnCall&, CudaStream&) {
   fail("cuda", "expected no call of flash_hopper_bwd");
 }
 
-bool gemm_batch_takes(const CudaStream&, const GemmArgs&) { return false; }
-void gemm_batch(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call of gemm_batch"); }
+bool gemm_glu(Stream&, const GemmGluArgs&) { return false; }
+int gemm_hopper_takes(const CudaStream&, const GemmArgs&) { return 0; }
+void gemm_hopper(CudaStream&, const GemmArgs&, int, const ColumnSumArgs*) {
+  fail("cuda", "expected no call of gemm_hopper");
+}
 
 bool gemm_grouped_hopper_takes(const CudaStream&, const GroupedCall&) { return false; }
 void gemm_grouped_hopper(CudaStream&, const GroupedCall&) {

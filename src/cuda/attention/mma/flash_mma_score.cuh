@@ -4,22 +4,11 @@
 #pragma once
 
 #include "core/math.h"
+#include "cuda/device/quick_math.cuh"
 
 namespace hearth::cuda {
 
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
-
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ inline float reciprocal_fast(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // softcap * tanh(scale * s / softcap), with tanh x = 1 - 2 / (1 + e^2x). Its absolute error of
 // about 1e-7, times softcap, is the error of the score.
