@@ -80,11 +80,13 @@ struct ExpertRowsArgs {
 };
 
 // c[r] = a[gather[r]] op(b[g]) for the rows r of group g. A row of c has the same bits whatever
-// other rows there are, if the backend's products promise that.
+// other rows there are, if the backend's products promise that. b may be packed by quantise() of
+// core/quantised.h; each group then begins a panel, and rows of a are rounded as gemm_quantised
+// rounds them.
 struct GroupedGemmArgs {
   Tensor c;            // (R, N)
   Tensor a;            // (R, K); with gather (tokens, K)
-  Tensor b;            // (G, N, K) with tb, else (G, K, N)
+  Tensor b;            // (G, N, K) with tb, else (G, K, N); or (G * N, K) packed, with tb
   Tensor offsets;      // (G + 1) i32: group g has rows [offsets[g], offsets[g + 1]); the last is R
   Tensor gather = {};  // (R) i32: the row of a for row r of c; absent: r
   bool tb = false;

@@ -47,6 +47,7 @@ struct GemmProblem {
   const void* b = nullptr;  // (k, n), or (n, k) when tb; ab_type
   int64_t m = 0, n = 0, k = 0;
   int64_t lda = 0, ldb = 0, ldc = 0;
+  int64_t b_row = 0;  // of a packed b: the first row that is read, which begins a panel
   bool ta = false;
   bool tb = false;
   DType c_type = DType::f32;   // f32 or bf16

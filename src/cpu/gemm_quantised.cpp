@@ -25,8 +25,9 @@ void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
   QuantHeader header;
   std::memcpy(&header, g.b, sizeof header);
   const QuantLayout l(header);
-  if (l.cols != g.k || g.n > l.rows || g.ta || !g.tb)
-    fail("gemm_quantised", "expected weights of {} x {}, got {} x {}", g.n, g.k, l.rows, l.cols);
+  if (l.cols != g.k || g.b_row + g.n > l.rows || g.b_row % quant_panel || g.ta || !g.tb)
+    fail("gemm_quantised", "expected weights of {} x {} from row {} on, got {} x {}", g.n, g.k,
+         g.b_row, l.rows, l.cols);
   if (g.m == 0 || g.n == 0) return;
 
   const bool four = l.format == WeightFormat::int4;
@@ -57,8 +58,8 @@ void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
   auto multiply = [&](int64_t piece, int worker) {
     const int64_t s = piece % strips, row = piece / strips * block;
     const int64_t rows = std::min(block, g.m - row), col = s * strip;
-    const int64_t first = s * strip_panels;
-    const int64_t last = std::min(first + strip_panels, ceil_div(g.n, quant_panel));
+    const int64_t begin = g.b_row / quant_panel, first = begin + s * strip_panels;
+    const int64_t last = std::min(first + strip_panels, begin + ceil_div(g.n, quant_panel));
     QuantRows part = x;
     part.q += row * x.ld;
     part.scales += row;

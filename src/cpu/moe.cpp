@@ -127,22 +127,28 @@ void grouped_gemm(Stream& stream, const GroupedGemmArgs& args) {
   CpuStream& s = cpu_stream(stream);
   const int64_t N = args.c.cols(), K = args.a.cols(), G = args.offsets.numel() - 1;
   const int64_t size = size_of(args.a.dtype);
+  const bool packed = is_panels(args.b.dtype);
   const std::byte* a = gathered(s, args.a, args.gather);
   const int32_t* offsets = args.offsets.as<int32_t>();
-  for (int64_t g = 0; g < G; ++g)
-    gemm(s.threads, s.scratch, s.gemm,
-         {.c = row_of(args.c, offsets[g]),
-          .a = a + offsets[g] * K * size,
-          .b = args.b.data + g * N * K * size,
-          .m = offsets[g + 1] - offsets[g],
-          .n = N,
-          .k = K,
-          .lda = K,
-          .ldb = args.tb ? K : N,
-          .ldc = N,
-          .tb = args.tb,
-          .c_type = args.c.dtype,
-          .ab_type = args.a.dtype});
+  for (int64_t g = 0; g < G; ++g) {
+    const GemmProblem p{.c = row_of(args.c, offsets[g]),
+                        .a = a + offsets[g] * K * size,
+                        .b = packed ? args.b.data : args.b.data + g * N * K * size,
+                        .m = offsets[g + 1] - offsets[g],
+                        .n = N,
+                        .k = K,
+                        .lda = K,
+                        .ldb = args.tb ? K : N,
+                        .ldc = N,
+                        .b_row = packed ? g * N : 0,
+                        .tb = args.tb,
+                        .c_type = args.c.dtype,
+                        .ab_type = args.a.dtype};
+    if (packed)
+      gemm_quantised(s.threads, s.scratch, s.gemm, p);
+    else
+      gemm(s.threads, s.scratch, s.gemm, p);
+  }
 }
 
 void grouped_gemm_weights(Stream& stream, const GroupedGemmWeightsArgs& args) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "model/block_builder.h"
 #include "sys/error.h"
@@ -15,6 +17,17 @@ Init table_init(const ModelConfig& c) {
 }
 
 constexpr int64_t smear_inputs = 16;  // leading dims of an embedding that its smear gate reads
+
+// The parameters that products read which take quantised weights.
+std::set<std::string> quantisable_params(const Tape& t) {
+  std::set<std::string> names;
+  for (const Node& n : t.nodes)
+    if (n.op->quantisable >= 0) {
+      const Value& v = t.values[size_t(t[n.in[size_t(n.op->quantisable)]].storage)];
+      if (v.role == Role::param) names.insert(v.name);
+    }
+  return names;
+}
 
 Init embed_init(const ModelConfig& c) {
   return c.embed_std > 0 ? Init::normal(c.embed_std) : table_init(c);
@@ -163,15 +176,15 @@ Var head_weight(Tape& t, const ModelConfig& config) {
 
 std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat format) {
   Tape t;
+  t.trains = format == WeightFormat::plain;
   std::vector<Var> further;
   decoder(t, config, declare_inputs(t, 1, 1, false), {.further = &further});
   const Var head = head_weight(t, config);
   if (format == WeightFormat::plain) return t.params;
-  if (config.moe)
-    fail("model", "models with experts cannot be quantised yet: run them with plain weights");
+  const std::set<std::string> quantisable = quantisable_params(t);
   for (ParamSpec& p : t.params) {
     const bool adapter = config.lora && p.trainable;  // small, so not worth quantising
-    if (p.group == Group::matrix && !adapter) p.format = format;
+    if (p.group == Group::matrix && quantisable.contains(p.name) && !adapter) p.format = format;
     if (p.name == t[head].name) p.format = WeightFormat::int8;
   }
   return t.params;

@@ -1,5 +1,6 @@
 #include "ops/moe.h"
 
+#include "core/quantised.h"
 #include "ops/ops.h"
 #include "ops/record.h"
 #include "sys/error.h"
@@ -12,8 +13,9 @@ Tensor as_matrix(Tensor t) {
   t.shape = {t.rows(), t.cols()};
   return t;
 }
-// Stacked weights (E * N, K) as (E, N, K).
+// Stacked weights (E * N, K) as (E, N, K); packed ones as they are.
 Tensor by_expert(Tensor t, int64_t experts) {
+  if (is_panels(t.dtype)) return t;
   t.shape = {experts, t.shape[0] / experts, t.shape[1]};
   return t;
 }
@@ -34,6 +36,9 @@ void record_grouped(Tape& t, const GroupedVars& v, Op op = {}, std::vector<Var> 
   };
   Op own = kernel_op<&Kernels::grouped_gemm>("grouped_gemm", launch);
   own.backward = std::move(op.backward);
+  // Of packed weights every expert has to begin a panel.
+  const bool whole_panels = v.tb && t.shape(v.b)[0] / experts % quant_panel == 0;
+  if (whole_panels && !t.needs_grad(v.b)) own.quantisable = 1;
   std::vector<Var> in{v.a, v.b, v.offsets, v.gather};
   in.insert(in.end(), more.begin(), more.end());
   t.push(std::move(own), std::move(in), {v.c});
@@ -250,8 +255,9 @@ Var expert_join(Tape& t, Var h, Var w, const Routing& r, Var residual, Shape sha
   record_grouped(t, {.c = rows, .a = h, .b = w, .offsets = r.offsets, .tb = true});
   Op op = combine_op();
   op.backward = [r](Tape& t, const Node& n) { expert_join_backward(t, n, r); };
-  // h and w are inputs for the sake of their gradients.
-  t.push(std::move(op), {rows, r.place, residual, h, w}, {y});
+  // h and w are inputs for the sake of their gradients alone.
+  const bool learns = t.needs_grad(h) || t.needs_grad(w);
+  t.push(std::move(op), {rows, r.place, residual, learns ? h : Var{}, learns ? w : Var{}}, {y});
   return y;
 }
 

@@ -41,6 +41,21 @@ struct Held {
   Tensor t;
 };
 
+// Integers on a backend.
+struct HeldInts {
+  HeldInts(Backend& b, const std::vector<int>& x)
+      : backend(b), memory(b, std::max<int64_t>(int64_t(x.size()), 1) * 4, "integers") {
+    t = {memory.data(), {int64_t(x.size())}, DType::i32};
+    fill(x);
+  }
+  void fill(const std::vector<int>& x) {
+    if (!x.empty()) backend.upload(t.data, x.data(), int64_t(x.size()) * 4);
+  }
+  Backend& backend;
+  Buffer memory;
+  Tensor t;
+};
+
 // L2 norm of the difference, relative to that of `want`.
 inline double distance(const std::vector<float>& got, const std::vector<float>& want) {
   double difference = 0, size = 0;

@@ -14,6 +14,7 @@ namespace {
 using test::card;
 using test::consumer_card;
 using test::Held;
+using test::HeldInts;
 
 struct Case {
   std::vector<int> sizes;  // rows of each group
@@ -61,21 +62,6 @@ struct Inputs {
   }
   std::vector<float> a, other, prior;
   std::vector<int> offsets, gather;
-};
-
-// Integers on a backend.
-struct HeldInts {
-  HeldInts(Backend& b, const std::vector<int>& x)
-      : backend(b), memory(b, std::max<int64_t>(int64_t(x.size()), 1) * 4, "integers") {
-    t = {memory.data(), {int64_t(x.size())}, DType::i32};
-    fill(x);
-  }
-  void fill(const std::vector<int>& x) {
-    if (!x.empty()) backend.upload(t.data, x.data(), int64_t(x.size()) * 4);
-  }
-  Backend& backend;
-  Buffer memory;
-  Tensor t;
 };
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

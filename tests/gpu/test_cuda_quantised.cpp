@@ -12,6 +12,7 @@ namespace {
 
 using test::card;
 using test::Held;
+using test::HeldInts;
 
 constexpr WeightFormat packed_formats[] = {WeightFormat::int8, WeightFormat::int4,
                                            WeightFormat::fp8};
@@ -338,10 +339,56 @@ struct Unpacked {
   TinyModel model;
 };
 
+// Experts are unpacked to the dtype of the rows, so they have the bits of plain weights of that
+// dtype. Experts without rows are left out.
+TEST(CudaQuantised, GroupsAreThoseOfPlainWeights) {
+  HEARTH_NEEDS_A_CARD();
+  const std::vector<int> offsets = {0, 3, 3, 4, 21, 21, 150}, every_second = [] {
+    std::vector<int> rows;
+    for (int i = 0; i < 150; ++i) rows.push_back(i / 2);
+    return rows;
+  }();
+  const int64_t G = int64_t(offsets.size()) - 1, R = offsets.back();
+  for (Backend* b : {&card(), &test::consumer_card()})
+    for (const WeightFormat format : packed_formats)
+      for (const DType dtype : dtypes)
+        for (const auto& shape : {std::pair<int64_t, int64_t>{16, 40}, {96, 264}, {144, 77}}) {
+          const int64_t N = shape.first, K = shape.second;
+          SCOPED_TRACE(fmt::format("{} {} {}x{}", to_string(format), to_string(dtype), N, K));
+          const Packed w(*b, G * N, K, format);
+          Held a(*b, {75, K}, dtype), plain(*b, {G, N, K}, dtype), c(*b, {R, N}, dtype);
+          std::mt19937 random{uint32_t(N)};
+          a.fill(exact(75 * K, 4));
+          std::vector<float> values;
+          for (const double x : w.values(G * N)) values.push_back(float(x));
+          plain.fill(values);
+          const HeldInts at(*b, offsets), gather(*b, every_second);
+          const auto multiplied = [&](const Tensor& weights) {
+            c.fill(std::vector<float>(size_t(R * N), NAN));
+            b->kernels().grouped_gemm(b->stream(), {.c = c.t,
+                                                    .a = a.t,
+                                                    .b = weights,
+                                                    .offsets = at.t,
+                                                    .gather = gather.t,
+                                                    .tb = true});
+            return c.read();
+          };
+          EXPECT_EQ(multiplied(w.t), multiplied(plain.t));
+        }
+}
+
+std::vector<ModelConfig> engine_configs() {
+  std::vector<ModelConfig> all = tiny_configs();
+  all.push_back(tiny_config());
+  // All experts compute every token: a choice could turn on a rounding.
+  all.back().moe.experts = all.back().moe.top_k = 4, all.back().moe.shared_experts = 1;
+  return all;
+}
+
 TEST(CudaQuantised, TheEngineFollowsWhatTheWeightsStandFor) {
   HEARTH_NEEDS_A_CARD();
   const auto cpu = make_cpu_backend(2);
-  for (ModelConfig c : tiny_configs())
+  for (ModelConfig c : engine_configs())
     for (const WeightFormat format : packed_formats)
       for (const DType dtype : dtypes) {
         c.context = 256, c.head_dim = 32, c.dim = 128, c.hidden = 160, c.init_std = 0.03f;

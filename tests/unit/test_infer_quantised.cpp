@@ -19,7 +19,6 @@ TEST(infer_quantised, tokens_are_those_of_the_forward_pass_alone_and_in_a_batch)
   for (const std::unique_ptr<Backend>& backend : exact_backends())
     for (const ModelConfig& config : cached_configs())
       for (const WeightFormat format : both) {
-        if (config.moe) continue;  // refused: see MoeConfig.OtherCommandsRefuseWhatExpertsLack
         TinyModel m(*backend, config, 7, DType::f32, format);
         Engine engine = m.engine({.max_batch = 16, .step_tokens = 40});
         std::vector<Request> requests;
@@ -73,6 +72,24 @@ TEST(infer_quantised, only_products_read_them) {
     EXPECT_FALSE(m.params.quantised("final_norm.gain"));
     EXPECT_THROW(m.params.get(Part::weight, "blocks.0.mlp.up.weight"), Error);
     EXPECT_THROW(m.nll(tiny_prompt(5)), Error) << "a program that trains wants plain weights";
+  }
+}
+
+// Routers choose by small differences, and an expert has to begin a panel of 16 rows.
+TEST(infer_quantised, experts_are_quantised_and_routers_are_not) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(2);
+  ModelConfig config = tiny_config();
+  config.moe.experts = 4, config.moe.shared_experts = 1;
+  for (const int64_t hidden : {24, 20}) {
+    config.moe.expert_hidden = hidden;
+    TinyModel m(*backend, config, 7, DType::f32, WeightFormat::int8);
+    const std::string mlp = "blocks.1.mlp.";
+    EXPECT_FALSE(m.params.quantised(mlp + "router.weight"));
+    EXPECT_EQ(bool(m.params.quantised(mlp + "experts.up.weight")), 2 * hidden % 16 == 0);
+    EXPECT_TRUE(m.params.quantised(mlp + "experts.down.weight"));
+    EXPECT_TRUE(m.params.quantised(mlp + "shared.up.weight"));
+    Engine engine = m.engine({.max_batch = 2});
+    EXPECT_EQ(engine.run(std::vector{greedy(tiny_prompt(5), 4)})[0][0].tokens.size(), 4u);
   }
 }
 

@@ -260,6 +260,49 @@ TEST_P(Quantised, rows_that_are_not_numbers_stay_so) {
   }
 }
 
+// Experts whose matrices are packed one after another: each row has the bits of a product with the
+// matrix of its expert alone, whatever rows the others have.
+TEST_P(Quantised, groups_are_products_of_their_own) {
+  Scratch scratch;
+  for (const WeightFormat f : formats)
+    for (const DType t : {DType::f32, DType::bf16})
+      for (const auto& [N, K] : {std::pair<int64_t, int64_t>{16, 40}, {48, 100}, {80, 64}}) {
+        const std::vector<int64_t> sizes = {3, 0, 1, 17, 0, 9};
+        const int64_t G = int64_t(sizes.size()), R = 30;
+        Product all{R, G * N, K, f, t};
+        const std::vector<std::byte> x = Product::stored(all.x, t);
+        int64_t row = 0;
+        for (int64_t g = 0; g < G; ++g) {
+          const int64_t rows = sizes[size_t(g)];
+          const auto begin = all.w.memory.data();
+          Product own{rows, N, K, f, t};
+          const std::vector<float> w = normal(G * N * K, 6);
+          own.w = Weights(N, K, f, {w.begin() + g * N * K, w.begin() + (g + 1) * N * K});
+          std::vector<std::byte> c[2];
+          for (int i = 0; i < 2; ++i) {
+            c[i].resize(size_t(rows * N * size_of(t)));
+            gemm_quantised(threads_, scratch, gemm_table(GetParam()),
+                           {.c = c[i].data(),
+                            .a = x.data() + row * K * size_of(t),
+                            .b = i ? own.w.memory.data() : begin,
+                            .m = rows,
+                            .n = N,
+                            .k = K,
+                            .lda = K,
+                            .ldb = K,
+                            .ldc = N,
+                            .b_row = i ? 0 : g * N,
+                            .tb = true,
+                            .c_type = t,
+                            .ab_type = t});
+          }
+          EXPECT_EQ(c[0], c[1]) << g;
+          row += rows;
+        }
+        EXPECT_EQ(row, R);
+      }
+}
+
 INSTANTIATE_TEST_SUITE_P(cpu, Quantised, testing::ValuesIn(usable_isas()),
                          [](const auto& info) { return std::string(name(info.param)); });
 

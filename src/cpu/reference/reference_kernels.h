@@ -27,6 +27,11 @@ inline double value_or(const Doubles& x, int64_t i, double otherwise) {
   return x.empty() ? otherwise : x[size_t(i)];
 }
 
+// The rows of `a` as products with packed weights see them: whole multiples of their largest
+// element / 127. The packed weights of `rows` rows.
+Doubles rounded_rows(const Tensor& a);
+Doubles unpacked(const Tensor& w, int64_t rows, int64_t K);
+
 // 1 / (1 - p) if dropout keeps element i, else 0.
 double keep_factor(const Scalars&, float p, uint32_t salt, int64_t i);
 

@@ -101,7 +101,9 @@ void expert_rows(Stream&, const ExpertRowsArgs& args) {
 
 void grouped_gemm(Stream&, const GroupedGemmArgs& args) {
   const int64_t N = args.c.cols(), K = args.a.cols(), G = args.offsets.numel() - 1;
-  const Doubles a = load(args.a), b = load(args.b);
+  const bool packed = is_panels(args.b.dtype);
+  const Doubles a = packed ? rounded_rows(args.a) : load(args.a);
+  const Doubles b = packed ? unpacked(args.b, G * N, K) : load(args.b);
   const std::vector<int32_t> offsets = load_ints(args.offsets);
   const std::vector<int32_t> from = rows_of(args.gather, args.c.rows());
   Doubles c(size_t(args.c.numel()));

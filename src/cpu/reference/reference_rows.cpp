@@ -40,19 +40,30 @@ void gemm(Stream&, const GemmArgs& args) {
   if (!spec.act_slope) store(args.aux, auxv);
 }
 
-void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
-  const int64_t N = args.c.cols(), K = args.a.cols();
-  Doubles av = load(args.a), wv(size_t(N * K));
-  for (int64_t i = 0; i < args.a.rows(); ++i) {
+Doubles rounded_rows(const Tensor& a) {
+  const int64_t K = a.cols();
+  Doubles v = load(a);
+  for (int64_t i = 0; i < a.rows(); ++i) {
     float most = 0;  // rounding is decided in single precision, as in all backends
-    for (int64_t k = 0; k < K; ++k) most = std::max(most, std::abs(float(av[i * K + k])));
+    for (int64_t k = 0; k < K; ++k) most = std::max(most, std::abs(float(v[i * K + k])));
     for (int64_t k = 0; k < K; ++k) {
-      double& x = av[i * K + k];
+      double& x = v[i * K + k];
       x = most > 1e-30f ? std::nearbyint(float(x) * (127 / most)) * (most / 127) : 0;
     }
   }
-  for (int64_t n = 0; n < N; ++n)
-    for (int64_t k = 0; k < K; ++k) wv[n * K + k] = quantised_value(args.w.data, n, k);
+  return v;
+}
+
+Doubles unpacked(const Tensor& w, int64_t rows, int64_t K) {
+  Doubles v(size_t(rows * K));
+  for (int64_t n = 0; n < rows; ++n)
+    for (int64_t k = 0; k < K; ++k) v[n * K + k] = quantised_value(w.data, n, k);
+  return v;
+}
+
+void gemm_quantised(Stream& s, const GemmQuantisedArgs& args) {
+  const int64_t N = args.c.cols(), K = args.a.cols();
+  Doubles av = rounded_rows(args.a), wv = unpacked(args.w, N, K);
   const auto tensor = [](Doubles& v, Shape shape) {
     return Tensor{reinterpret_cast<std::byte*>(v.data()), shape, DType::f64};
   };

@@ -26,7 +26,6 @@ Tensor from_column(Tensor t, int64_t column) {
   return t;
 }
 
-constexpr int64_t most_unpacked = int64_t(64) << 20;  // bytes at once, if it can be sliced
 constexpr int64_t slice_rows = 128;                   // slices of c begin at multiples of 256 bytes
 
 void unpack_and_multiply(CudaStream& s, const GemmQuantisedArgs& args) {

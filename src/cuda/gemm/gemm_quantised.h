@@ -22,5 +22,11 @@ bool few_packed_fill(const Card&, int64_t N, int64_t K);  // few_fill() of gemm_
 
 // Unpacks rows of w from `first` on, which must begin a panel, to a matrix (rows, K) of floats.
 void unpack_weights(CudaStream&, Tensor to, Tensor w, const QuantLayout&, int64_t first);
+// Unpacks the matrices of groups that a product has rows for. `to` is (groups, N, K), the first
+// group begins at row `first` of w, and its rows at offsets[0], as in GroupedGemmArgs.
+void unpack_groups(CudaStream&, Tensor to, Tensor w, int64_t first, const int* offsets);
+
+// Bytes of weights that a product unpacks at once, if it can be sliced.
+constexpr int64_t most_unpacked = int64_t(64) << 20;
 
 }  // namespace hearth::cuda

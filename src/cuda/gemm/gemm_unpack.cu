@@ -11,6 +11,9 @@ struct UnpackArgs {
   const float* scales;
   int K, rows;  // rows of w to unpack, from the first panel on
   int panel_bytes, factor_bytes;
+  // Of groups: those without rows of a product are left out.
+  const int* offsets = nullptr;
+  int group_panels = 1;
 };
 
 // Four consecutive k of a row, from a multiple of 4 on, without the scale of the row.
@@ -43,6 +46,10 @@ constexpr int unpack_columns = 256;  // of a block: 4 times 64
 // to (rows, K). A warp unpacks 8 rows by 16 k at a time: whole 32-byte sectors on both sides.
 template <WeightFormat F, class T>
 __global__ void __launch_bounds__(256) unpack_panels(T* to, UnpackArgs p) {
+  if (p.offsets) {
+    const int group = int(blockIdx.x) / p.group_panels;
+    if (p.offsets[group] == p.offsets[group + 1]) return;
+  }
   const unsigned char* panel = p.panels + int64_t(blockIdx.x) * p.panel_bytes;
   const int t = int(threadIdx.x), row = t / 4 % 16, n = int(blockIdx.x) * 16 + row;
   const int first = int(blockIdx.y) * unpack_columns + t / 64 * 16 + t % 4 * 4;
@@ -64,16 +71,16 @@ __global__ void __launch_bounds__(256) unpack_panels(T* to, UnpackArgs p) {
   }
 }
 
-}  // namespace
+UnpackArgs args_of(Tensor to, Tensor w, const QuantLayout& l, int64_t first) {
+  return {.panels = reinterpret_cast<const unsigned char*>(w.data + l.panel(first / quant_panel)),
+          .scales = reinterpret_cast<const float*>(w.data + l.scales()) + first,
+          .K = int(l.cols),
+          .rows = int(to.rows()),
+          .panel_bytes = int(l.panel_bytes()),
+          .factor_bytes = int(l.factor_bytes())};
+}
 
-void unpack_weights(CudaStream& s, Tensor to, Tensor w, const QuantLayout& l, int64_t first) {
-  const UnpackArgs args{
-      .panels = reinterpret_cast<const unsigned char*>(w.data + l.panel(first / quant_panel)),
-      .scales = reinterpret_cast<const float*>(w.data + l.scales()) + first,
-      .K = int(l.cols),
-      .rows = int(to.rows()),
-      .panel_bytes = int(l.panel_bytes()),
-      .factor_bytes = int(l.factor_bytes())};
+void unpack(CudaStream& s, Tensor to, const QuantLayout& l, const UnpackArgs& args) {
   const dim3 blocks(unsigned(ceil_div(to.rows(), quant_panel)),
                     unsigned(ceil_div(l.cols, unpack_columns)));
   by_dtype("gemm_quantised", to, [&]<class T>(T*) {
@@ -85,6 +92,19 @@ void unpack_weights(CudaStream& s, Tensor to, Tensor w, const QuantLayout& l, in
     if (l.format == WeightFormat::fp8) launch(unpack_panels<WeightFormat::fp8, T>);
   });
   check_launch("gemm_quantised");
+}
+
+}  // namespace
+
+void unpack_weights(CudaStream& s, Tensor to, Tensor w, const QuantLayout& l, int64_t first) {
+  unpack(s, to, l, args_of(to, w, l, first));
+}
+
+void unpack_groups(CudaStream& s, Tensor to, Tensor w, int64_t first, const int* offsets) {
+  const QuantLayout l = packed_layout(w, first + to.rows(), to.cols());
+  UnpackArgs args = args_of(to, w, l, first);
+  args.offsets = offsets, args.group_panels = int(to.shape[1] / quant_panel);
+  unpack(s, to, l, args);
 }
 
 }  // namespace hearth::cuda

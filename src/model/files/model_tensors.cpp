@@ -105,10 +105,10 @@ void load_rows(ParamStore& store, const FileTensor& t, const StoredTensor& store
 // Quantisation needs all values of a weight at once.
 void load_quantised(ParamStore& store, const ModelFile& f, const ParamSpec& p,
                     const std::vector<const FileTensor*>& tensors) {
-  std::vector<float> values;
+  std::vector<float> values(size_t(p.shape.numel()));
   for (const FileTensor* t : tensors) {
     const std::vector<float> rows = to_rows(*t, checked(f, *t));
-    values.insert(values.end(), rows.begin(), rows.end());
+    std::ranges::copy(rows, values.begin() + t->row * p.shape[1]);
   }
   store.set(p.name, values);
 }
@@ -157,7 +157,7 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
       load_quantised(store, f, p, it->second);
     parts.erase(it);
   }
-  // A task that does not train the modules of multi-token prediction runs the model without them.
+  // Reference models and models with adapters are loaded without modules of multi-token prediction.
   std::erase_if(parts, [](const auto& p) { return p.first.starts_with("mtp."); });
   if (!parts.empty())
     fail(f.where, "the file has tensors for {}, which the model does not have",
