@@ -429,7 +429,7 @@ ModelRun::ModelRun(Backend& b, const ModelCase& m, const ModelRunSpec& s)
                       .chunk_rows = 5,
                       .grad = true};
   head_loss(t, x, head_weight(t, m.config), targets, head);
-  record_mtp_losses(t, m.config, further, in.positions, targets, 0.3f, head);
+  if (modules) record_mtp_losses(t, m.config, {further, targets, in.positions}, 0.3f, head);
   terms_ = t.losses;
   differentiate(t);
   exec_ = std::make_unique<Exec>(std::move(t), memory_);

@@ -45,4 +45,13 @@ struct BatchView {
   int64_t count;  // targets that count
 };
 
+// Throws if the parts of a batch do not fit each other or the vocabulary.
+void check_batch(const BatchView&, int64_t vocab);
+
+// The target `by` tokens further than that of each row that a batch asks about, if that row is
+// asked about too and belongs to the same sequence; otherwise `out` is left as it is. `positions`
+// are those of all tokens.
+void further_targets(std::span<int32_t> out, const BatchView&, std::span<const int32_t> positions,
+                     int64_t by);
+
 }  // namespace hearth::inline data

@@ -54,10 +54,19 @@ struct DecoderMode {
 
 // Final hidden states (B, T, C), after the final norm.
 Var decoder(Tape&, const ModelConfig&, const DecoderInputs&, const DecoderMode&);
-// The loss terms mtp_1, mtp_2 and so on of those states, with this weight together. Frozen modules
-// have none. A weight of 0 is an error: weight decay alone would move the modules.
-void record_mtp_losses(Tape&, const ModelConfig&, std::span<const Var> states, Var positions,
-                       Var targets, float weight, HeadSpec);
+// What the modules of multi-token prediction learn.
+struct MtpLossVars {
+  std::span<const Var> states;  // of each module, as DecoderMode::further receives them
+  Var targets, positions;       // (B, T): of the model
+  // Where only chosen rows have targets: (1, n) their places, and (modules, n) the targets of each
+  // module.
+  Var rows = {}, module_targets = {};
+};
+// The loss terms mtp_1, mtp_2 and so on, with this weight together. A weight of 0 is an error:
+// weight decay alone would move the modules.
+void record_mtp_losses(Tape&, const ModelConfig&, const MtpLossVars&, float weight, HeadSpec);
+// Whether a parameter belongs to a module.
+bool is_of_module(const ParamSpec&);
 
 // --- modules of multi-token prediction with a cache (mtp.cpp) ---
 // The engine drafts with them. Blocks of the cache also hold states of their tokens: the final ones

@@ -42,20 +42,24 @@ void BlockBuilder::record_mtp(Var x, Var table) {
   }
 }
 
-void record_mtp_losses(Tape& t, const ModelConfig& model, std::span<const Var> states,
-                       Var positions, Var targets, float weight, HeadSpec head) {
-  if (model.lora || states.empty()) return;
+void record_mtp_losses(Tape& t, const ModelConfig& model, const MtpLossVars& m, float weight,
+                       HeadSpec head) {
   if (weight == 0)
     fail_usage("--mtp-loss", "expected a weight above 0 for a model with mtp {}, got 0", model.mtp);
   head.scale = model.logit_scale, head.softcap = model.logit_softcap;
-  for (size_t k = 0; k < states.size(); ++k) {
+  for (int64_t k = 0; k < model.mtp; ++k) {
     head.term = {.name = fmt::format("mtp_{}", k + 1),
-                 .weight = weight / float(states.size()),
+                 .weight = weight / float(model.mtp),
                  .validate = false};
-    head_loss(t, states[k], head_weight(t, model),
-              further_tokens(t, targets, positions, int64_t(k) + 1), head);
+    const Var all = m.states[size_t(k)], w = head_weight(t, model);
+    if (m.rows)
+      head_loss(t, gather_rows(t, all, m.rows), w, t.rows(m.module_targets, k, 1), head);
+    else
+      head_loss(t, all, w, further_tokens(t, m.targets, m.positions, k + 1), head);
   }
 }
+
+bool is_of_module(const ParamSpec& p) { return p.name.starts_with("mtp."); }
 
 // --- with a cache ---
 

@@ -11,29 +11,6 @@ namespace {
 
 constexpr int32_t no_target = -100;
 
-// No branch in the loop, so that a batch of a hundred thousand takes microseconds.
-void expect_below(std::span<const int32_t> ids, int64_t limit, const char* what) {
-  bool outside = false;
-  for (const int32_t id : ids) outside |= id < 0 || id >= limit;
-  if (!outside) return;
-  const auto bad = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id >= limit; });
-  fail("logprob", "expected {} below {}, got {}", what, limit, *bad);
-}
-
-void check(const BatchView& b, const ModelConfig& model) {
-  const size_t n = size_t(b.B * b.T);
-  const auto fits = [&](std::span<const int32_t> v) { return v.empty() || v.size() == n; };
-  if (n == 0 || b.tokens.size() != n || !fits(b.positions) || !fits(b.documents) || !fits(b.counts))
-    fail("logprob", "expected {} x {} tokens, got {}", b.B, b.T, b.tokens.size());
-  if (b.targets.size() != (b.asks_all() ? n : b.rows.size()))
-    fail("logprob", "expected a target for each row, got {} for {} rows", b.targets.size(),
-         b.rows.size());
-  if (b.asks_all()) return;  // the loader has checked its tokens
-  expect_below(b.rows, int64_t(n), "rows");
-  expect_below(b.tokens, model.vocab, "tokens");
-  expect_below(b.targets, model.vocab, "tokens");
-}
-
 std::vector<float> first_of(const StateRef<float>& values, size_t rows) {
   std::vector<float> v(rows);
   values.download_part(0, v);
@@ -94,14 +71,17 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   const Shape asked = key.rows ? Shape{1, key.rows} : Shape{key.B, key.T};
   // Adapters leave routers alone, and so does training on what was sampled or compared before.
   const bool balances = learns && !model.lora;
+  const bool modules = learns && spec.modules && model.mtp;
   const auto declare = [&] {
     DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
     if (balances && model.moe && key.rows)  // other batches have no padding
       in.counts = t.input("counts", {key.B, key.T}, DType::i32);
-    return std::tuple(in, key.rows ? t.input("rows", asked, DType::i32) : Var{},
-                      t.input("targets", asked, DType::i32));
+    return std::tuple(
+        in, key.rows ? t.input("rows", asked, DType::i32) : Var{},
+        t.input("targets", asked, DType::i32),
+        modules && key.rows ? t.input("module_targets", {model.mtp, key.rows}, DType::i32) : Var{});
   };
-  const auto [in, rows, targets] = learns ? t.feed(declare) : declare();
+  const auto [in, rows, targets, module_targets] = learns ? t.feed(declare) : declare();
   // Scales that are measured are those of this batch, not of others before it.
   if (t.fp8 && t.fp8->measured) advance_fp8_sites(t);
   std::vector<Routing> routings;
@@ -112,14 +92,16 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                          .adapters = spec.adapters,
                          .balance_loss = balances ? spec.losses.balance_loss : 0,
                          .router_z_loss = balances ? spec.losses.router_z_loss : 0,
-                         .further = learns && model.mtp ? &further : nullptr,
+                         .further = modules ? &further : nullptr,
                          .routings = &routings});
   const Var wanted = rows ? gather_rows(t, x, rows) : x;
   if (learns || evaluates) {
     const HeadSpec head{
         .chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates && key.rows};
     record_losses(t, model, wanted, targets, spec.losses, head);
-    record_mtp_losses(t, model, further, in.positions, targets, spec.losses.mtp_loss, head);
+    if (modules)
+      record_mtp_losses(t, model, {further, targets, in.positions, rows, module_targets},
+                        spec.losses.mtp_loss, head);
     record_further_losses(t, model, wanted, rows ? Var{} : in.positions, targets,
                           spec.losses.further_loss, head);
     if (balances)
@@ -174,6 +156,8 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
   if (key.rows) p.asked = input("rows");
   if (key.documents) p.documents = input("documents");
   if (learns && exec.tape().find(name + ".counts")) p.counts = input("counts");
+  if (learns && exec.tape().find(name + ".module_targets"))
+    p.module_targets = input("module_targets");
   if (learns || kind == Kind::nll_eval) {
     p.nll = result("nll");
     p.losses = {memory_.state, exec.tape().loss_buffer};
@@ -211,14 +195,16 @@ const LogprobPrograms::Program& LogprobPrograms::bound(const Key& key, Kind kind
 
 // The program for a batch, with its inputs written. A reference holds until the next call.
 const LogprobPrograms::Program& LogprobPrograms::prepare(const BatchView& b, Kind kind) {
-  check(b, spec_.model);
+  check_batch(b, spec_.model.vocab);
   pending_ = nullptr;  // its activations are overwritten, and the cache may drop its program
   const int64_t rows =
       b.asks_all() ? 0 : bucket(std::max(int64_t(b.rows.size()), spec_.rows), buckets::head_rows);
   const Program& p = bound({b.B, b.T, rows, !b.documents.empty()}, kind);
   if (kind == Kind::nll_first || kind == Kind::nll_next) memory_.backend.finish(StreamKind::upload);
   p.tokens.upload(b.tokens);
-  p.positions.upload(b.positions.empty() ? counted_positions(b.B, b.T) : b.positions);
+  const std::span<const int32_t> positions =
+      b.positions.empty() ? counted_positions(b.B, b.T) : b.positions;
+  p.positions.upload(positions);
   if (p.documents) p.documents.upload(b.documents);
   if (p.counts) {
     padded_.assign(b.counts.begin(), b.counts.end());
@@ -237,6 +223,12 @@ const LogprobPrograms::Program& LogprobPrograms::prepare(const BatchView& b, Kin
   };
   upload_padded(p.asked, b.rows, -1);
   upload_padded(p.targets, b.targets, no_target);
+  if (p.module_targets) {
+    padded_.assign(size_t(spec_.model.mtp * rows), no_target);
+    for (int64_t k = 0; k < spec_.model.mtp; ++k)
+      further_targets(std::span(padded_).subspan(size_t(k * rows)), b, positions, k + 1);
+    p.module_targets.upload(padded_);
+  }
   return p;
 }
 

@@ -38,6 +38,7 @@ struct LogprobProgramsSpec {
   float temperature = 1;  // divides the logits
   bool entropy = false;
   bool adapters = true;    // off: the base of the model alone
+  bool modules = true;     // launch_train() trains modules of multi-token prediction too
   LossConfig losses = {};  // of launch_train() and evaluate()
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
   int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
@@ -135,7 +136,7 @@ class LogprobPrograms {
     Exec* exec = nullptr;
     int64_t rows = 0;  // of the buffers: those asked about, rounded up
     StateRef<int32_t> tokens = {}, positions = {}, documents = {}, asked = {}, targets = {};
-    StateRef<int32_t> counts = {};
+    StateRef<int32_t> counts = {}, module_targets = {};
     StateRef<float> logprob = {}, entropy = {}, dlogprob = {}, nll = {}, losses = {};
     StateRef<int32_t> load = {};  // of experts
     StateRef<Scalars> scalars = {};

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
+#include "model/router_loads.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
@@ -30,7 +30,10 @@ void LossConfig::expect_effect(const ModelConfig& model) const {
   refuse("--router-z-loss", router_z_loss, usual.router_z_loss, why);
   if (!*why && !model.moe.router_bias) why = "the routers have no selection biases (--router-bias)";
   refuse("--balance-rate", balance_rate, usual.balance_rate, why);
-  refuse("--mtp-loss", mtp_loss, usual.mtp_loss, model.mtp ? "" : "the model has no mtp modules");
+  refuse("--mtp-loss", mtp_loss, usual.mtp_loss,
+         model.mtp    ? ""
+         : model.lora ? "adapters leave modules as they are"
+                      : "the model has no mtp modules");
 }
 
 std::vector<LossValue> named_losses(std::span<const LossTerm> terms, std::span<const float> values,
@@ -48,25 +51,6 @@ std::vector<LossValue> read_losses(const StateRef<float>& values, std::span<cons
   std::array<float, size_t(most_loss_terms)> read = {};
   values.download(read);
   return named_losses(terms, read, which);
-}
-
-double load_violation(std::span<const int32_t> load, int64_t experts) {
-  double most = 0;
-  for (size_t at = 0; at < load.size(); at += size_t(experts)) {
-    const auto layer = load.subspan(at, size_t(experts));
-    const double sum = std::accumulate(layer.begin(), layer.end(), 0.0);
-    if (sum > 0)
-      most = std::max(most, double(*std::ranges::max_element(layer)) * double(experts) / sum - 1);
-  }
-  return most;
-}
-
-std::vector<double> relative_loads(std::span<const int32_t> load, int64_t experts) {
-  std::vector<double> of(static_cast<size_t>(experts));
-  double sum = 0;
-  for (size_t i = 0; i < load.size(); ++i) of[i % of.size()] += load[i], sum += load[i];
-  for (double& x : of) x = sum > 0 ? std::round(x * double(experts) / sum * 1e4) / 1e4 : 0;
-  return of;
 }
 
 void LossQueue::send(const StateRef<float>& values, std::span<const LossTerm> terms,

@@ -27,7 +27,8 @@ struct LossConfig {
       "logits small (PaLM: 1e-4); 0: off");
     v("further_loss", further_loss, "weight of the second token ahead, squared for the third");
     v("mtp_loss", mtp_loss,
-      "multi-token prediction (--mtp): weight of the mean cross-entropy of the modules");
+      "multi-token prediction (--mtp): weight of the mean cross-entropy of the modules; 0 in sft: "
+      "the modules stay as they are");
     v("balance_loss", balance_loss,
       "experts: weight of the load balancing loss E sum(f p), where f are the shares of tokens and "
       "p the mean scores of the experts; 0: off");
@@ -66,11 +67,6 @@ std::vector<LossValue> named_losses(std::span<const LossTerm>, std::span<const f
 // term.
 std::vector<LossValue> read_losses(const StateRef<float>& values, std::span<const LossTerm>,
                                    LossTerms = LossTerms::all);
-
-// How unequal the loads of experts are: the largest load / mean load - 1 of any layer.
-double load_violation(std::span<const int32_t> load, int64_t experts);
-// The load of each expert over all layers, divided by the mean.
-std::vector<double> relative_loads(std::span<const int32_t> load, int64_t experts);
 
 // Loss terms that the host reads while later steps run.
 class LossQueue {

@@ -14,7 +14,7 @@ class ReferenceModel {
   // `spec` is the policy's. `load` fills the weights; it is not called with adapters.
   ReferenceModel(LogprobProgramsSpec spec, Memory& policy,
                  const std::function<void(ParamStore&)>& load) {
-    spec.name = "reference", spec.entropy = false, spec.adapters = false;
+    spec.name = "reference", spec.entropy = false, spec.adapters = false, spec.model.mtp = 0;
     if (!spec.model.lora) {
       params_ = std::make_unique<ParamStore>(policy.backend, frozen(decoder_params(spec.model)),
                                              spec.dtype);

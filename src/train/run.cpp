@@ -44,7 +44,6 @@ class Run {
       spec_.tell(fmt::format("{} has no checkpoint yet: the run starts again at its first step",
                              spec_.run.string()));
     if (found) expect_this_run(*found);  // before prepare() writes anything
-    if (const std::string lost = model_.left_out(); !found && !lost.empty()) spec_.tell(lost);
     const bool prepared = task_.prepare();
     spec_.phases->mark("prepare");
     if (!prepared) return result(Ending::stopped);

@@ -13,11 +13,26 @@ namespace {
 ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora) {
   ModelConfig c = source.config();
   c.lora = lora.spec();
-  c.mtp = 0;  // only pretraining trains the modules; without a loss they would decay
+  if (c.lora) c.mtp = 0;  // the modules stay in the base
   return c.resolve();
 }
 
+// Without a loss, weight decay alone would move the modules.
+std::vector<ParamSpec> params_in_training(const ModelConfig& c, Modules modules) {
+  std::vector<ParamSpec> all = decoder_params(c);
+  for (ParamSpec& p : all)
+    if (modules == Modules::stay && is_of_module(p)) p.trainable = false;
+  return all;
+}
+
 }  // namespace
+
+int64_t idle_module_bytes(const ParamStore& store) {
+  int64_t elements = 0;
+  for (const ParamSpec& p : store.specs())
+    if (is_of_module(p) && !p.trainable) elements += padded_size(p);
+  return elements * size_of(store.dtype());
+}
 
 void expect_savable(const Tokenizer& t, std::string_view remedy) {
   if (const std::string problem = t.save_problem(); !problem.empty())
@@ -25,10 +40,11 @@ void expect_savable(const Tokenizer& t, std::string_view remedy) {
 }
 
 TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backend& backend,
-                           DType dtype, bool offload)
+                           DType dtype, bool offload, Modules m)
     : config(std::move(c)),
+      modules(m),
       source(std::move(from)),
-      params(backend, decoder_params(config), dtype, offload),
+      params(backend, params_in_training(config, m), dtype, offload),
       memory(backend, &params) {
   if (offload && !backend.has_host_offload())
     fail_usage("--offload", "--offload needs a GPU; this run is on {}", backend.describe());
@@ -43,8 +59,14 @@ TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backe
 }
 
 TrainedModel::TrainedModel(const ModelSource& source, const LoraConfig& lora, Backend& backend,
-                           DType dtype, bool offload)
-    : TrainedModel(config_in_training(source, lora), source, backend, dtype, offload) {}
+                           DType dtype, bool offload, Modules modules)
+    : TrainedModel(config_in_training(source, lora), source, backend, dtype, offload, modules) {}
+
+ModelConfig TrainedModel::computed() const {
+  ModelConfig c = config;
+  if (modules == Modules::stay) c.mtp = 0;
+  return c;
+}
 
 void TrainedModel::begin(uint64_t seed) {
   if (config.lora) return start_adapters(params, seed);
@@ -56,15 +78,6 @@ void TrainedModel::carry(const ChatTemplate* chat, nlohmann::ordered_json writte
   chat_template = std::move(written_template);
   ends = answer_ends_of(*source, chat, *tokenizer);
   generation = read_generation_config(source->path());
-}
-
-std::string TrainedModel::left_out() const {
-  // Adapters leave their base as it is.
-  if (!source || config.lora || config.mtp >= source->config().mtp) return {};
-  return fmt::format(
-      "the modules of multi-token prediction of {} (mtp {}) are neither trained nor saved: --draft "
-      "mtp will not work with the new model",
-      source->path().string(), source->config().mtp);
 }
 
 Tokenizer tokenizer_beside(const ModelSource& source, const ModelConfig& model) {

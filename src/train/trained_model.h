@@ -11,11 +11,15 @@
 
 namespace hearth::inline train {
 
+// Whether training changes a model's modules of multi-token prediction, or saves them as they were.
+enum class Modules : uint8_t { learn, stay };
+
 struct TrainedModel {
   // `source` is where the weights come from; nothing: random initialisation.
-  TrainedModel(ModelConfig, std::optional<ModelSource> source, Backend&, DType, bool offload);
+  TrainedModel(ModelConfig, std::optional<ModelSource> source, Backend&, DType, bool offload,
+               Modules = Modules::learn);
   // The model of `source` with the adapters that the LoraConfig asks for.
-  TrainedModel(const ModelSource&, const LoraConfig&, Backend&, DType, bool offload);
+  TrainedModel(const ModelSource&, const LoraConfig&, Backend&, DType, bool offload, Modules);
   TrainedModel(const TrainedModel&) = delete;
   TrainedModel& operator=(const TrainedModel&) = delete;
 
@@ -24,10 +28,11 @@ struct TrainedModel {
   // Takes over the settings in generation_config.json of the source and the tokens that end a text,
   // including those of `chat` if there is one.
   void carry(const ChatTemplate* chat, nlohmann::ordered_json written_template);
-  // What checkpoints will lack of the source, in one line; empty: nothing.
-  std::string left_out() const;
+  // The part of the model that a step computes, which modules that stay do not belong to.
+  ModelConfig computed() const;
 
   ModelConfig config;  // resolved
+  Modules modules;
   std::optional<ModelSource> source;
   std::optional<Tokenizer> tokenizer;
   nlohmann::ordered_json chat_template;  // null: none
@@ -37,6 +42,9 @@ struct TrainedModel {
   ParamStore params;
   Memory memory;
 };
+
+// Bytes of the weights of modules that stay: no program of a run has them.
+int64_t idle_module_bytes(const ParamStore&);
 
 // Throws if checkpoints could not carry the tokenizer. The error ends with `remedy`.
 void expect_savable(const Tokenizer&, std::string_view remedy);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "e2e/short_runs.h"
+#include "formats/safetensors.h"
 
 namespace hearth {
 namespace {
@@ -62,6 +63,21 @@ const Choice choices[] = {
            "--lr-factors vector:5,embedding:2"),
      "llama.cpp has no architecture that computes this model, so GGUF cannot hold it"}};
 
+// The tensors of the modules of multi-token prediction of a model with `layers` layers, without the
+// copies that deepseek_v3 stores of the model's own embedding and head.
+std::map<std::string, std::string> module_tensors(const fs::path& model, int64_t layers) {
+  const Safetensors file(model / "latest/model.safetensors");
+  std::map<std::string, std::string> found;
+  for (const auto& [name, tensor] : file.tensors()) {
+    bool is_of_module = name.starts_with("mtp.");
+    for (const int64_t layer : {layers, layers + 1})
+      is_of_module = is_of_module || name.starts_with(fmt::format("model.layers.{}.", layer));
+    if (is_of_module && !name.ends_with("embed_tokens.weight") && !name.ends_with("head.weight"))
+      found[name] = std::string(to_text(tensor.bytes));
+  }
+  return found;
+}
+
 class LayerCommand : public testing::TestWithParam<Choice> {};
 
 TEST_P(LayerCommand, ResumesToTheBit) {
@@ -105,10 +121,12 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   const fs::path base = runs.folder / "base";
   const Ran made = run(runs.folder, runs.arguments("pretrain", base) + GetParam().flags);
   ASSERT_EQ(made.status, 0) << made.err;
-  const std::string common = " --model " + base.string() + " --steps 2 --warmup 0 --threads 1";
+  const std::string common =
+      " --model " + base.string() + " --steps 2 --warmup 0 --weight-decay 0.1 --threads 1";
   const auto file = [&](const char* name) { return " " + (runs.folder / name).string(); };
-  const Ran sft = run(runs.folder, words("sft --run" + file("sft") + common + " --data" +
-                                         file("rows.jsonl") + " --batch 2 --max-length 32"));
+  const Ran sft =
+      run(runs.folder, words("sft --run" + file("sft") + common + " --data" + file("rows.jsonl") +
+                             " --batch 6 --lr 1e-2 --max-length 32"));
   EXPECT_EQ(sft.status, 0) << sft.err;
   const Ran lora =
       run(runs.folder, words("dpo --run" + file("lora") + common + " --data" + file("pairs.jsonl") +
@@ -118,18 +136,12 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
       runs.folder, words("grpo --run" + file("grpo") + common + " --data" + file("prompts.jsonl") +
                          " --reward exact --prompts 2" + " --group 2 --max-completion 4"));
   EXPECT_EQ(grpo.status, 0) << grpo.err;
-  // Training all weights drops the modules of multi-token prediction; adapters leave their base.
-  const bool modules = std::ranges::count(GetParam().flags, "--mtp") > 0;
-  for (const auto& [r, drops] : {std::pair(&sft, modules), {&grpo, modules}, {&lora, false}}) {
-    EXPECT_EQ(r->err.find("hearth: the modules of multi-token prediction of ") != r->err.npos,
-              drops)
-        << r->err;
-    EXPECT_EQ(r->err.find("--draft mtp will not work with the new model") != r->err.npos, drops);
-  }
 
-  const auto generated = [&](const fs::path& model) {
-    const Ran r = run(runs.folder, {"generate", "--model", model.string(), "--prompt", "ab",
-                                    "--max-tokens", "12", "--greedy", "--threads", "1"});
+  const auto generated = [&](const fs::path& model, const Arguments& more = {}) {
+    const Ran r =
+        run(runs.folder, Arguments{"generate", "--model", model.string(), "--prompt", "ab",
+                                   "--max-tokens", "12", "--greedy", "--threads", "1"} +
+                             more);
     EXPECT_EQ(r.status, 0) << r.err;
     return r.out;
   };
@@ -154,6 +166,60 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   EXPECT_NE(gguf.status, 0);
   EXPECT_NE(gguf.err.find(GetParam().refusal), std::string::npos) << gguf.err;
   EXPECT_FALSE(fs::exists(runs.folder / "m.gguf"));
+}
+
+// SFT trains the modules of multi-token prediction; with a weight of 0, and in DPO and GRPO, the
+// modules are saved as they were, without decay, also by a run that was resumed.
+TEST_P(LayerCommand, KeepsOrTrainsItsModules) {
+  const Arguments& flags = GetParam().flags;
+  if (std::ranges::count(flags, "--mtp") == 0) return;
+  const ShortRuns runs;
+  const auto file = [&](const std::string& name) { return " " + (runs.folder / name).string(); };
+  const fs::path base = runs.folder / "base";
+  ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", base) + flags).status, 0);
+  const auto layers = std::ranges::find(flags, "--layers");
+  const int64_t L = layers == flags.end() ? 1 : std::stoi(*(layers + 1));
+  const auto before = module_tensors(base, L);
+  ASSERT_GT(before.size(), 3u);
+  const auto generated = [&](const fs::path& model, const Arguments& more) {
+    const Ran r =
+        run(runs.folder, Arguments{"generate", "--model", model.string(), "--prompt", "ab",
+                                   "--max-tokens", "12", "--greedy", "--threads", "1"} +
+                             more);
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.out;
+  };
+
+  struct Tuning {
+    const char *name, *task;
+    std::string more;
+  };
+  const std::string sft = " --data" + file("rows.jsonl") + " --batch 6 --max-length 32";
+  for (const Tuning& t :
+       {Tuning{"learns", "sft", sft},
+        {"stays", "sft", sft + " --mtp-loss 0"},
+        {"dpo", "dpo", " --data" + file("pairs.jsonl") + " --batch 2 --max-length 32"},
+        {"grpo", "grpo",
+         " --data" + file("prompts.jsonl") +
+             " --reward exact --prompts 2 --group 2 --max-completion 4 --train-equal"}}) {
+    SCOPED_TRACE(t.name);
+    const fs::path tuned = runs.folder / t.name;
+    const Ran first = run(runs.folder, words(std::string(t.task) + " --run" + file(t.name) +
+                                             " --model " + base.string() + t.more +
+                                             " --steps 2 --warmup 0 --lr 1e-2 --weight-decay 0.1"
+                                             " --threads 1 --stop-after-step 1"));
+    ASSERT_EQ(first.status, 0) << first.err;
+    const Ran rest = run(runs.folder, {t.task, "--run", tuned.string(), "--resume"});
+    ASSERT_EQ(rest.status, 0) << rest.err;
+    const bool learns = t.name == std::string("learns");
+    EXPECT_EQ(read_file(tuned / "log.jsonl").find("\"mtp_1\":") != std::string::npos, learns);
+    const auto after = module_tensors(tuned, L);
+    ASSERT_EQ(after.size(), before.size());
+    for (const auto& [name, bytes] : after) EXPECT_EQ(bytes != before.at(name), learns) << name;
+    EXPECT_NE(read_file(tuned / "latest/model.safetensors"),
+              read_file(base / "latest/model.safetensors"));
+    EXPECT_EQ(generated(tuned, {"--draft", "mtp"}), generated(tuned, {}));
+  }
 }
 
 // Modules of multi-token prediction draft, and change no token.

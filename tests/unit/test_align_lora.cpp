@@ -101,7 +101,7 @@ TEST(AlignLora, BothReferencesOfPreferencesAreOne) {
   write_served_folder(dir / "model");
   const ModelSource source = ModelSource::open(dir / "model");
   const auto backend = make_cpu_backend(2);
-  TrainedModel model(source, {"4,8"}, *backend, DType::f32, false);
+  TrainedModel model(source, {"4,8"}, *backend, DType::f32, false, Modules::stay);
   model.begin(5);
   draw_adapters(model.params);
   std::vector<Preference> pairs(5);
@@ -137,7 +137,9 @@ TEST(AlignLora, ABaseIsKnownAgain) {
   write_served_folder(dir / "same");
   const auto digest = [&](const char* name, const LoraConfig& lora) {
     const auto backend = make_cpu_backend(1);
-    return TrainedModel(ModelSource::open(dir / name), lora, *backend, DType::f32, false).base;
+    return TrainedModel(ModelSource::open(dir / name), lora, *backend, DType::f32, false,
+                        Modules::stay)
+        .base;
   };
   EXPECT_TRUE(digest("model", {}).is_null());
   const nlohmann::json known = digest("model", {"4"});

@@ -1,4 +1,4 @@
-// Multi-token prediction: what its modules see and predict, its loss term, and tasks without it.
+// Multi-token prediction: what its modules see and predict, and its loss term.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include "cpu/reference/reference.h"
 #include "model/layer_spec.h"
 #include "model_cases.h"
+#include "train/logprob_programs.h"
 #include "train/pretrain/programs.h"
 #include "unit/message_of.h"
 
@@ -94,6 +95,44 @@ TEST(Mtp, IsATermOfItsOwnThatValidationLeavesOut) {
   spec.losses.mtp_loss = 0;
   EXPECT_EQ(message_of([&] { Programs(spec, memory).micro(batch, s, true); }),
             "[--mtp-loss] expected a weight above 0 for a model with mtp 2, got 0");
+}
+
+// SFT asks about chosen rows, pretraining about all, some of which have no target.
+TEST(Mtp, ChosenRowsTeachWhatTheyTeachAmongAll) {
+  const auto backend = make_cpu_backend(2);
+  constexpr int64_t B = 2, T = 11;
+  for (const bool documents : {false, true}) {
+    const ModelConfig c = mtp_case(documents).config;
+    const Batch all = make_batch(c, B, T, documents);
+    TokenBatch chosen{.B = B, .T = T, .tokens = all.tokens, .positions = all.positions};
+    chosen.documents = all.documents;
+    for (size_t i = 0; i < all.targets.size(); ++i)
+      if (all.targets[i] >= 0) {
+        chosen.rows.push_back(int32_t(i));
+        chosen.targets.push_back(all.targets[i]);
+      }
+    Scalars s;
+    s.inv_targets = 1 / float(all.count);
+    const auto learn = [&](const BatchView& b) {
+      ParamStore params(*backend, decoder_params(c), DType::f32);
+      params.initialise(3);
+      Memory memory(*backend, &params);
+      LogprobPrograms programs({.model = c}, memory);
+      programs.launch_train(b, s, true);
+      LossQueue terms(*backend);
+      programs.send_terms(terms);
+      std::vector<float> found;
+      for (const LossValue& l : terms.take()) found.push_back(float(l.value));
+      EXPECT_EQ(found.size(), 2u);
+      for (const ParamSpec& p : params.specs())
+        std::ranges::copy(params.values(Part::grad, p.name), std::back_inserter(found));
+      return found;
+    };
+    const std::vector<float> want = learn(BatchView(all, B, T, documents)), got = learn(chosen);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << i;
+    EXPECT_GT(want[0], 0.5);
+  }
 }
 
 TEST(Mtp, HasExpertsWhereTheLastLayerHas) {

@@ -204,7 +204,7 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   check_config(c, spec, settings, backend);
   check_loss(c);
   c.lora.expect_no_dropout("DPO");
-  ExampleModel model(c, spec, backend);
+  ExampleModel model(c, spec, backend, Modules::stay);
   // A checkpoint identifies its reference model by this. With adapters it is their base.
   if (model.base.is_null()) model.base = model_digest(open_base(c.model, c.lora));
   spec.phases->mark("model");

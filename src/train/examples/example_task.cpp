@@ -33,8 +33,10 @@ RunTemplate open_template(TrainedModel& m, ChatForm form) {
 
 }  // namespace
 
-ExampleModel::ExampleModel(const ExampleConfig& c, const RunSpec& spec, Backend& backend)
-    : TrainedModel(open_source(c, spec), c.lora, backend, storage_dtype(c.dtype), c.offload),
+ExampleModel::ExampleModel(const ExampleConfig& c, const RunSpec& spec, Backend& backend,
+                           Modules modules)
+    : TrainedModel(open_source(c, spec), c.lora, backend, storage_dtype(c.dtype), c.offload,
+                   modules),
       chat(open_template(*this, c.chat_template)),
       max_length(checked_length(c, config)) {
   if (tokenizer->eos() < 0)
@@ -55,6 +57,7 @@ LogprobProgramsSpec programs_spec(const ExampleModel& m, const ExampleConfig& c,
           .dtype = storage_dtype(c.dtype),
           .fp8 = fine_tuning_fp8(c.dtype),
           .recompute = c.recompute,
+          .modules = losses.mtp_loss > 0,
           .losses = losses,
           .logits_bytes = logits_chunk_bytes(m.memory.backend),
           .keep_bytes = kept_logits_bytes(m.memory.backend)};
@@ -112,6 +115,7 @@ MemoryNeed ExampleTask::need(int64_t micro) const {
                                        shape_.kind, update_spec());
   n.offload = config_.offload;
   if (shape_.reference && !model_.config.lora) n.reference = n.weights;
+  n.weights += idle_module_bytes(model_.params);
   return n;
 }
 

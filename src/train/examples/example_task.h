@@ -25,7 +25,7 @@ RunResult dpo(const DpoConfig&, const RunSpec&, Backend&);
 struct ExampleModel : TrainedModel {
   // Opens the newest valid checkpoint of a resumed run, otherwise the model that the config names.
   // With adapters it always opens the latter, their base.
-  ExampleModel(const ExampleConfig&, const RunSpec&, Backend&);
+  ExampleModel(const ExampleConfig&, const RunSpec&, Backend&, Modules);
   // Sets the template that checkpoints carry: the run's template if any training row was `rendered`
   // with it, otherwise the model's own, if it has one.
   void carry_template(bool rendered);
@@ -112,7 +112,7 @@ class ExampleTask : public Task {
   // Adds an example to the tokens and FLOPs of a step.
   void count(StepReport& r, const Example& e) const {
     r.tokens += places_of(e);
-    r.flops += double(places_of(e)) * train_flops_per_token(model_.config, places_of(e));
+    r.flops += double(places_of(e)) * train_flops_per_token(model_.computed(), places_of(e));
   }
 
   const RunSpec& spec_;

@@ -154,7 +154,7 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   // The digest of their base identifies adapters, so that their base may be moved.
   if (spec.resume && !c.lora.spec()) expect_model_of_run(spec.run, c.model);
   c.losses.check();
-  ExampleModel model(c, spec, backend);
+  ExampleModel model(c, spec, backend, c.losses.mtp_loss > 0 ? Modules::learn : Modules::stay);
   if (!spec.resume) c.losses.expect_effect(model.config);
   spec.phases->mark("model");
   const ExampleData<Example> data = read_data(c, spec, model, read_examples);

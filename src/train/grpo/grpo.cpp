@@ -137,7 +137,7 @@ class GrpoTask : public Task {
       kept = rollout_lines(f, prompts, *model_.tokenizer, c.step + 1, config_.group);
     return StepReport{.loss = f.policy.loss,
                       .tokens = f.batch.tokens,
-                      .flops = flops_of_step(f, model_.config),
+                      .flops = flops_of_step(f, model_.computed()),
                       .lr = f.lr,
                       .more = found_in_step(f, config_, state_, rewards_.names()),
                       .more_perf = split_of_step(f, rewards_),
@@ -302,8 +302,8 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   if (c.dtype == TrainDType::fp8) expect_fp8(backend);
   const auto settings = RunSettings::of(free_settings_of_grpo, c);
   expect_settings(spec, settings);
-  TrainedModel model(open_base(c.model, c.lora), c.lora, backend, storage_dtype(c.dtype),
-                     c.offload);
+  TrainedModel model(open_base(c.model, c.lora), c.lora, backend, storage_dtype(c.dtype), c.offload,
+                     Modules::stay);
   // The default may exceed a short context.
   if (c.max_completion > model.config.context && c.max_completion != GrpoConfig().max_completion)
     fail_usage("--max-completion", "expected 1 to the model's {} tokens, got {}",

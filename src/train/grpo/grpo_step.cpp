@@ -83,6 +83,7 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
       {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)},
       LogprobPrograms::Kind::first, config_.update_spec());
   n.offload = config_.offload;
+  n.weights += idle_module_bytes(store_);
   if (reference_) n.reference = reference_->bytes();
   n.cache = cache_bytes_ ? cache_bytes_ : engine.cache_bytes;
   return n;
