@@ -334,6 +334,8 @@ TEST(FamilyGguf, RefusesWhatItsArchitectureDoesNotCompute) {
   refused(4, {{"hidden_act", "gelu"}}, "expected act geglu_tanh for gemma, got geglu");
   refused(5, {{"query_pre_attn_scalar", 17}}, "gemma2 in GGUF must scale scores by 1 / sqrt(10)");
   refused(5, {{"attn_logit_softcapping", nullptr}}, "must have soft caps of scores and of logits");
+  const json full = {"full_attention", "full_attention", "full_attention"};
+  refused(5, {{"layer_types", full}}, "gemma2 in GGUF must have a window in at least one layer");
   refused(6, {{"rope_local_base_freq", 100.0}}, "expected a rope_local_theta of 10000 for gemma3");
   const json uneven = {"full_attention", "sliding_attention", "full_attention"};
   refused(6, {{"sliding_window_pattern", 6}, {"num_hidden_layers", 3}, {"layer_types", uneven}},
@@ -363,7 +365,12 @@ TEST(FamilyGguf, ReadsWhichLayersHaveAWindow) {
       const std::vector<LayerSpec> layers = layer_specs(read);
       for (size_t i = 0; i < layers.size(); ++i)
         EXPECT_EQ(layers[i].window, every == 0 || (i + 1) % every ? c.window : 0) << every << i;
-      write_gguf_model(dir / "again.gguf", read, store, {});  // and written
+      const auto write = [&] { write_gguf_model(dir / "again.gguf", read, store, {}); };
+      if (family == 5 && every == 1) {  // llama.cpp aborts if no layer of a gemma2 has a window
+        expect_error(error_of(write), "gemma2 in GGUF must have a window in at least one layer");
+        continue;
+      }
+      write();
       EXPECT_EQ(layer_specs(read_gguf_config(GgufFile(dir / "again.gguf"))), layers) << every;
     }
     expect_error(error_of([&] { with(key, GgufKind::u32, 2u, true); }),
@@ -374,6 +381,45 @@ TEST(FamilyGguf, ReadsWhichLayersHaveAWindow) {
     const std::string error = error_of([&] { with(local, GgufKind::f32, 500.f, false); });
     EXPECT_EQ(error.find("expected " + local + " to be ") != error.npos, family == 5) << error;
   }
+}
+
+// llama.cpp gives a gemma3 windows, and a RoPE of their own, only by the key of their width.
+TEST(FamilyGguf, Gemma3HasNoWindowsWithoutTheirWidth) {
+  ModelConfig c = config_from_hf_json(gguf_families()[6].config, "config");
+  const auto backend = make_cpu_backend(1);
+  ParamStore store(*backend, decoder_params(c), DType::f32);
+  const TempDir dir;
+  const std::string window = "gemma3.attention.sliding_window", period = window + "_pattern";
+  const auto expect_full = [&](const GgufTable& t) {
+    const ModelConfig read = read_gguf_config(t);
+    EXPECT_EQ(read.rope_theta, c.rope_theta);
+    EXPECT_EQ(read.rope_local_theta, 1e4);
+    for (const LayerSpec& l : layer_specs(read)) {
+      EXPECT_EQ(l.window, 0);
+      EXPECT_TRUE(l.rope && !l.rope_local);
+    }
+  };
+  write_gguf_model(dir / "m.gguf", c, store, {});
+  const GgufFile file(dir / "m.gguf");  // stays mapped while its table is read
+  GgufTable t = file;
+  t.values.erase(window);
+  expect_full(t);
+  const uint32_t zero = 0, three = 3;
+  const float base = 500;
+  t.values[period] = {.kind = GgufKind::u32, .bytes = std::as_bytes(std::span(&three, 1))};
+  t.values["gemma3.rope.freq_base_swa"] = {.kind = GgufKind::f32,
+                                           .bytes = std::as_bytes(std::span(&base, 1))};
+  expect_full(t);
+  t.values[window] = {.kind = GgufKind::u32, .bytes = std::as_bytes(std::span(&zero, 1))};
+  expect_full(t);
+
+  c.window_pattern = "L", c.rope_pattern = "";  // a width that no layer uses
+  ASSERT_GT(c.window, 0);
+  write_gguf_model(dir / "full.gguf", c, store, {});
+  const GgufFile full(dir / "full.gguf");
+  EXPECT_FALSE(full.has(window));
+  EXPECT_FALSE(full.has(period));
+  expect_full(full);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()),

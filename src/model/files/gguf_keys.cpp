@@ -28,7 +28,8 @@ constexpr float yarn_slow = 1, yarn_fast = 32;  // of all these architectures, w
 
 // Every Nth layer has no window, unless a file has the key with another number.
 int64_t usual_period(HfType type) { return type == HfType::gemma2 ? 2 : 6; }
-constexpr const char* period_key = "attention.sliding_window_pattern";
+constexpr const char *window_key = "attention.sliding_window",
+                     *period_key = "attention.sliding_window_pattern";
 
 bool is_gemma23(HfType t) { return t == HfType::gemma2 || t == HfType::gemma3_text; }
 bool has_gelu(HfType t) { return t == HfType::gpt2 || t == HfType::gpt_neox; }
@@ -116,9 +117,7 @@ int64_t score_width(HfType type, int64_t layers, int64_t dim, int64_t heads, int
 }
 
 // As in llama.cpp: every n-th layer has no window; 0: every layer has one.
-json layer_types(const GgufTable& f, const std::string& key, int64_t layers) {
-  const int64_t every = f.whole(key);
-  if (every < 0) fail(f.where, "expected {} of 0 or more, got {}", key, every);
+json layer_types(const GgufTable& f, int64_t every, int64_t layers) {
   if (layers > int64_t(f.tensors.size()))  // a key could claim any number
     fail(f.where, "expected tensors for {} layers, got {}", layers, f.tensors.size());
   json types = json::array();
@@ -130,12 +129,19 @@ json layer_types(const GgufTable& f, const std::string& key, int64_t layers) {
 void read_gemma_keys(json& j, const GgufTable& f, const std::string& arch, HfType type) {
   j["query_pre_attn_scalar"] = score_width(type, j["num_hidden_layers"], j["hidden_size"],
                                            j["num_attention_heads"], j["head_dim"]);
-  if (const std::string key = arch + "attention.sliding_window"; f.has(key))
-    j["sliding_window"] = f.whole(key);
+  const std::string window = arch + window_key, period = arch + period_key;
+  if (f.has(window)) j["sliding_window"] = f.whole(window);
+  // llama.cpp gives a gemma3 windows, and the RoPE of layers with a window, only by this key.
+  const bool full = type == HfType::gemma3_text && (!f.has(window) || f.whole(window) == 0);
+  if (full) {
+    j["layer_types"] = layer_types(f, 1, j["num_hidden_layers"]);
+  } else if (f.has(period)) {
+    const int64_t every = f.whole(period);
+    if (every < 0) fail(f.where, "expected {} of 0 or more, got {}", period, every);
+    j["layer_types"] = layer_types(f, every, j["num_hidden_layers"]);
+  }
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
     if (f.has(arch + cap)) j[cap] = f.number(arch + cap);
-  if (const std::string key = arch + period_key; f.has(key))
-    j["layer_types"] = layer_types(f, key, j["num_hidden_layers"]);
   const std::string local = arch + "rope.freq_base_swa";
   if (type == HfType::gemma2) {  // one RoPE for all layers
     if (const double theta = j["rope_parameters"]["rope_theta"];
@@ -144,10 +150,11 @@ void read_gemma_keys(json& j, const GgufTable& f, const std::string& arch, HfTyp
            theta, arch, f.number(local));
     return;
   }
-  j["rope_parameters"] = {{"full_attention", j["rope_parameters"]},
-                          {"sliding_attention",
-                           {{"rope_type", "default"},
-                            {"rope_theta", f.has(local) ? f.number(local) : gemma3_local_base}}}};
+  j["rope_parameters"] = {
+      {"full_attention", j["rope_parameters"]},
+      {"sliding_attention",
+       {{"rope_type", "default"},
+        {"rope_theta", !full && f.has(local) ? f.number(local) : gemma3_local_base}}}};
 }
 
 json read_llama_keys(const GgufTable& f, const std::string& arch, HfType type) {
@@ -308,7 +315,8 @@ void put_rope(GgufKeys& keys, const ModelConfig& c, const std::string& arch) {
   }
 }
 
-// The N of which every Nth layer has no window; 0: every layer has one. Absent for other patterns.
+// The N of which every Nth layer has no window; 0: every layer has one; 1: none has one. Absent for
+// other patterns.
 std::optional<int64_t> full_attention_period(const ModelConfig& c, HfType type) {
   const std::vector<LayerSpec> layers = layer_specs(c);
   const auto is = [&](int64_t every) {
@@ -327,10 +335,13 @@ void check_gemma(const ModelConfig& c, HfType type, std::string_view name) {
   if (!c.tied) fail("gguf", "{} in GGUF must have a tied head", name);
   if (type == HfType::gemma) return;
   const bool second = type == HfType::gemma2;
-  if (!full_attention_period(c, type))
+  const std::optional<int64_t> period = full_attention_period(c, type);
+  if (!period)
     fail("gguf",
          "{} in GGUF must have a window in every layer, or in all but every second, third or Nth",
          name);
+  if (second && period == 1)  // llama.cpp aborts
+    fail("gguf", "{} in GGUF must have a window in at least one layer", name);
   if (second && !(c.attention_softcap > 0 && c.logit_softcap > 0))
     fail("gguf", "{} in GGUF must have soft caps of scores and of logits", name);
   if (!second && c.rope_scaling == RopeScaling::yarn)
@@ -427,9 +438,9 @@ void put_config(GgufKeys& keys, const ModelConfig& c, HfType type) {
   if (c.mla) put_latents(keys, c, arch);
   put_experts(keys, c, type, arch);
   if (is_gemma23(type)) {
-    keys.set(arch + "attention.sliding_window", c.window);
     const int64_t period = full_attention_period(c, type).value();
-    if (period != usual_period(type)) keys.set(arch + period_key, period);
+    if (period != 1) keys.set(arch + window_key, c.window);  // without it no layer has a window
+    if (period != 1 && period != usual_period(type)) keys.set(arch + period_key, period);
     if (c.attention_softcap > 0) keys.set(arch + "attn_logit_softcapping", c.attention_softcap);
     if (c.logit_softcap > 0) keys.set(arch + "final_logit_softcapping", c.logit_softcap);
   }
