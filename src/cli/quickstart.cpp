@@ -2,11 +2,8 @@
 // embedded corpus, trains a tokenizer on it, trains the tiny preset until the loss is near the
 // corpus's known entropy, and samples. A finished run is detected and only shown again.
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <charconv>
 #include <cstdio>
 
 #include "cli/commands.h"
@@ -77,20 +74,6 @@ PrepareResult prepare_stories(const fs::path& text, const fs::path& out, const T
 
 constexpr std::string_view unfinished = ".data-";  // + the id of the writing process
 
-// Removes folders that killed processes left; folders of running processes stay.
-void remove_leftovers(const fs::path& run) {
-  for (const auto& entry : fs::directory_iterator(run)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(unfinished)) continue;
-    const char *begin = name.data() + unfinished.size(), *end = name.data() + name.size();
-    pid_t pid = 0;
-    const auto [stop, error] = std::from_chars(begin, end, pid);
-    if (error != std::errc{} || stop != end || pid <= 0) continue;
-    const bool gone = kill(pid, 0) != 0 && errno == ESRCH;
-    if (gone || pid == getpid()) fs::remove_all(entry.path());
-  }
-}
-
 Floor write_data(const fs::path& dir, int64_t vocab, int threads) {
   say("generating {} stories from the built-in grammar\n", train_stories);
   write_stories(dir / "sample.txt", train_seed, tokenizer_stories);
@@ -135,9 +118,9 @@ Floor make_data(const fs::path& run, int64_t vocab, int threads) {
          "this folder was not written by quickstart (it has no {}); choose another --run",
          floor_file);
   make_dirs(run);
-  remove_leftovers(run);
+  remove_leftovers(run, unfinished);
   const fs::path whole = run / fmt::format("{}{}", unfinished, getpid());
-  make_dirs(whole);
+  make_new_dir(whole);
   const Floor f = write_data(whole, vocab, threads);
   if (std::rename(whole.c_str(), dir.c_str()) != 0) fail_errno(dir, "move the data into place");
   fsync_dir(run);

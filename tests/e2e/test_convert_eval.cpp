@@ -133,6 +133,7 @@ TEST(ConvertEval, WritesBothFormatsOrNone) {
   // The file may lie in the new folder, or in one that is missing.
   write_served_folder(folder / "served");
   for (const auto& [to, gguf] : {std::pair<std::string, std::string>(hf, hf + "/m.gguf"),
+                                 {folder / "deep", folder / "deep" / "gguf" / "m.gguf"},
                                  {folder / "other", folder / "new" / "m.gguf"}}) {
     const Ran r = run(folder, {"convert", "--from", folder / "served", "--to", to, "--gguf", gguf});
     EXPECT_EQ(r.status, 0) << r.err;

@@ -1,6 +1,9 @@
 // convert: every source to folders and GGUF files and back, with what belongs to a model.
 #include "model/files/convert.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "cpu/backend.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
@@ -288,6 +291,108 @@ TEST(Convert, RefusesWhatItCannotSay) {
   window.save(dir / "w");
   expect_error(converting({.from = dir / "w", .gguf = dir / "w.gguf"}),
                "in GGUF cannot have a sliding window, got one of 4 tokens");
+}
+
+// An existing folder stays the same one: a mount point and the target of a link cannot be replaced.
+TEST(Convert, FillsAnExistingFolder) {
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a");
+  fs::create_directory(dir / "real");
+  fs::create_directory_symlink("real", dir / "link");
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(stat((dir / "real").c_str(), &before), 0);
+  convert_model({.from = dir / "a", .to = dir / "link", .gguf = dir / "link/sub/m.gguf"},
+                *m.backend);
+  ASSERT_EQ(stat((dir / "real").c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  EXPECT_TRUE(fs::is_symlink(dir / "link"));
+  expect_same(dir / "real", m);
+  expect_same(dir / "real/sub/m.gguf", m);
+  EXPECT_EQ(test::names_in(dir / "real"), 4);  // config, generation config, weights and sub
+  EXPECT_EQ(test::names_in(dir.path()), 3);
+}
+
+TEST(Convert, FillsAMountPoint) {
+  TempDir dir;
+  const int code = test::run_in_child([&] {
+    Model m(small("gpt2"));
+    m.save(dir / "a");
+    fs::create_directory(dir / "mount");
+    if (!test::mount_tmpfs(dir / "mount", 0, "size=4m")) return test::no_mount;
+    convert_model({.from = dir / "a", .to = dir / "mount"}, *m.backend);
+    expect_same(dir / "mount", m);
+    return 0;
+  });
+  if (code == test::no_mount) GTEST_SKIP() << "needs the right to mount a small tmpfs";
+  EXPECT_EQ(code, 0);
+}
+
+TEST(Convert, PlacesTheGgufInsideTheFolder) {
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a");
+  convert_model({.from = dir / "a", .to = dir / "b", .gguf = dir / "b/sub/m.gguf"}, *m.backend);
+  expect_same(dir / "b", m);
+  expect_same(dir / "b/sub/m.gguf", m);
+  const auto refused = [&](const char* to, const char* gguf, std::string_view part) {
+    expect_error(error_of([&] {
+                   convert_model({.from = dir / "a", .to = dir / to, .gguf = dir / gguf},
+                                 *m.backend);
+                 }),
+                 part);
+  };
+  refused("c", "c", "expected a file, got the folder of --to or one that holds it");
+  refused("c/d", "c", "expected a file, got the folder of --to or one that holds it");
+  refused("c", "c/model.safetensors",
+          "expected a name that ends in .gguf inside the folder of --to, got "
+          "\"model.safetensors\"");
+  write_file_atomic(dir / "file", "");
+  fs::create_symlink("gone", dir / "broken");
+  for (const char* to : {"file", "broken"})
+    refused(to, "m.gguf", "expected a new or empty folder, got a file or a broken link");
+  EXPECT_EQ(test::names_in(dir.path()), 4);
+}
+
+// No file of a killed call is in the result of the next one, not even under the same process id.
+TEST(Convert, RemovesLeftoversOfKilledCalls) {
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a");
+  const int dead = 1 << 30, own = getpid();  // above every process id
+  for (const char* to : {"new", "empty"}) {
+    const fs::path place = to == std::string_view("new") ? dir.path() : dir / "empty";
+    for (const int pid : {dead, own}) {
+      const fs::path left = place / fmt::format(".tmp-{}-{}", to, pid);
+      make_dirs(left);
+      write_file_atomic(left / "chat_template.jinja", "of another model");
+    }
+    convert_model({.from = dir / "a", .to = dir / to}, *m.backend);
+    EXPECT_EQ(test::names_in(dir / to), 3) << to;
+  }
+  make_dirs(dir / fmt::format(".tmp-b-{}", getppid()));  // of a running process
+  convert_model({.from = dir / "a", .to = dir / "b"}, *m.backend);
+  EXPECT_EQ(test::names_in(dir.path()), 5);
+}
+
+TEST(Convert, RefusesATokenizerThatGgufCannotHoldFirst) {
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a");
+  small_tokenizer().save(dir / "a");
+  ModelConfig narrow = m.config;
+  narrow.vocab = small_tokenizer().vocab_size() - 1;
+  expect_error(error_of([&] { expect_gguf(narrow, {.tokenizer = dir / "a"}); }),
+               "expected a tokenizer with at most the model's");
+  json config = read_json(dir / "a" / "tokenizer_config.json");
+  config["chat_template"] = {{{"name", "a-b"}, {"template", ""}},
+                             {{"name", "a_b"}, {"template", ""}}};
+  write_file_atomic(dir / "a" / "tokenizer_config.json", config.dump());
+  expect_error(
+      error_of([&] { convert_model({.from = dir / "a", .gguf = dir / "new/m.gguf"}, *m.backend); }),
+      "expected chat templates of different names");
+  EXPECT_FALSE(fs::exists(dir / "new"));  // it is created after the checks, before the weights
 }
 
 TEST(Convert, NamesWhatIsWrongInAGguf) {

@@ -49,33 +49,69 @@ NamedType type_of(const ConvertSpec& spec, DType source) {
   return *it;
 }
 
-// A folder that appears under its name only when complete.
+// Absolute and without links, "..", and a trailing slash.
+fs::path resolved(const fs::path& path) {
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path));
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
+// A new folder appears under its name only when complete. An existing empty one may be a mount
+// point, which no rename can replace: its files appear in it when all are complete.
 class NewFolder {
  public:
-  explicit NewFolder(const fs::path& path) : path_(fs::absolute(path).lexically_normal()) {
-    if (path_.filename().empty()) path_ = path_.parent_path();  // drop a trailing slash
+  explicit NewFolder(const fs::path& path) : path_(path), exists_(fs::is_directory(path)) {
+    if (!exists_ && fs::exists(fs::symlink_status(path_)))
+      fail(path_.string(), "expected a new or empty folder, got a file or a broken link");
+    const std::string prefix = fmt::format(".tmp-{}-", path_.filename().string());
+    for (const fs::path& place : {path_.parent_path(), path_}) remove_leftovers(place, prefix);
     std::error_code ignored;
-    if (fs::exists(path_) && !fs::is_empty(path_, ignored))
+    if (exists_ && !fs::is_empty(path_, ignored))
       fail(path_.string(), "expected a new or empty folder, got one with files");
-    make_dirs(path_.parent_path());
-    dir_ = path_.parent_path() / fmt::format(".{}.{}", path_.filename().string(), getpid());
-    make_dirs(dir_);
+    dir_ = (exists_ ? path_ : path_.parent_path()) / fmt::format("{}{}", prefix, getpid());
+    make_new_dir(dir_);
   }
   ~NewFolder() {
     std::error_code ignored;
     fs::remove_all(dir_, ignored);
   }
-  const fs::path& path() const { return path_; }
   const fs::path& dir() const { return dir_; }  // holds the files until they are committed
   void commit() {
     fsync_dir(dir_);
-    fs::rename(dir_, path_);
-    fsync_dir(path_.parent_path());
+    if (!exists_) {
+      fs::rename(dir_, path_);
+      return fsync_dir(path_.parent_path());
+    }
+    const std::vector<fs::directory_entry> entries(fs::directory_iterator(dir_), {});
+    const auto move_up = [&](bool config) {
+      for (const fs::path& from : entries)
+        if ((from.filename() == "config.json") == config) fs::rename(from, path_ / from.filename());
+    };
+    move_up(false), move_up(true);  // without its config.json the folder is not a model
+    fsync_dir(path_);
   }
 
  private:
   fs::path path_, dir_;
+  bool exists_;
 };
+
+// Whether a resolved path is the folder or lies below it.
+bool is_within(const fs::path& path, const fs::path& folder) {
+  const fs::path rest = path.lexically_relative(folder);
+  return !rest.empty() && *rest.begin() != "..";
+}
+
+// The path of the GGUF file inside the folder `to`; empty if it lies elsewhere.
+fs::path path_inside(const fs::path& to, const fs::path& gguf) {
+  const fs::path file = resolved(gguf);
+  if (is_within(to, file))
+    fail_usage("--gguf", "expected a file, got the folder of --to or one that holds it");
+  if (!is_within(file, to)) return {};
+  if (file.extension() != ".gguf")
+    fail_usage("--gguf", "expected a name that ends in .gguf inside the folder of --to, got {}",
+               in_quotes(file.filename().string()));
+  return file.lexically_relative(to);
+}
 
 bool is_carried(const std::string& name) {
   static constexpr std::array<std::string_view, 11> names{"tokenizer.json",
@@ -195,17 +231,21 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
   dense.lora = {};
   ModelConfig merged = spec.upcycle ? upcycled_config(dense, spec.upcycle) : dense;
   // Everything that can fail without the weights fails before they are loaded.
-  std::optional<NewFolder> folder;
-  if (!spec.to.empty()) folder.emplace(spec.to);
-  fs::path gguf;
+  const GgufSpec gguf_spec{.type = type.ggml,
+                           .name = source.path().stem().string(),
+                           .tokenizer = source.tokenizer(),
+                           .chat_template = chat_template_of(source)};
+  const fs::path to = spec.to.empty() ? fs::path() : resolved(spec.to);
+  fs::path gguf, inside;
   if (!spec.gguf.empty()) {
-    expect_gguf(merged);
+    expect_gguf(merged, gguf_spec);
     gguf = fs::absolute(spec.gguf).lexically_normal();
-    if (folder && gguf.parent_path() == folder->path())
-      gguf = folder->dir() / gguf.filename();
-    else
-      make_dirs(gguf.parent_path());
+    if (!to.empty()) inside = path_inside(to, gguf);
   }
+  std::optional<NewFolder> folder;
+  if (!to.empty()) folder.emplace(to);
+  if (!inside.empty()) gguf = folder->dir() / inside;
+  make_dirs(gguf.parent_path());
   ParamStore params(backend, decoder_params(source.config()), DType::f32);
   source.load(params);
   if (source.config().lora) merge_adapters(source.config(), params);
@@ -225,11 +265,7 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
     folder->commit();
     return done;
   }
-  const GgufWritten written = write_gguf_model(gguf, result.config, result.params,
-                                               {.type = type.ggml,
-                                                .name = source.path().stem().string(),
-                                                .tokenizer = source.tokenizer(),
-                                                .chat_template = chat_template_of(source)});
+  const GgufWritten written = write_gguf_model(gguf, result.config, result.params, gguf_spec);
   if (folder) folder->commit();
   done.widened = written.widened;
   if (const std::string types = types_of(written); !types.empty()) done.dtype = types;

@@ -33,7 +33,7 @@ struct Converted {
   bool other_gelu = false;  // llama.cpp computes another form of GELU than the model has
 };
 
-// `to` must be new or empty.
+// `to` must be new or empty; it may be a link or a mount point.
 Converted convert_model(const ConvertSpec&, Backend&);
 
 }  // namespace hearth::inline model

@@ -45,6 +45,8 @@ GgufKeys model_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
   keys.set("general.quantization_version", uint32_t(2));
   keys.set("general.alignment", uint32_t(32));
   put_config(keys, c, type);
+  put_vocabulary(keys, spec.tokenizer, c.vocab);
+  put_gguf_chat_template(keys, spec.chat_template);
   return keys;
 }
 
@@ -90,15 +92,16 @@ OpenedModel open_gguf(const fs::path& path) {
   return o;
 }
 
-void expect_gguf(const ModelConfig& config) { exportable(without_modules(config)); }
+void expect_gguf(const ModelConfig& config, const GgufSpec& spec) {
+  const ModelConfig c = without_modules(config);
+  model_keys(c, exportable(c), spec);
+}
 
 GgufWritten write_gguf_model(const fs::path& path, const ModelConfig& config, ParamStore& store,
                              const GgufSpec& spec) {
   const ModelConfig c = without_modules(config);
   const HfType type = exportable(c);
-  GgufKeys keys = model_keys(c, type, spec);
-  put_vocabulary(keys, spec.tokenizer, c.vocab);
-  put_gguf_chat_template(keys, spec.chat_template);
+  const GgufKeys keys = model_keys(c, type, spec);
 
   GgufWritten written;
   std::vector<GgufTensorToWrite> tensors = gguf_tensors(c, type, store);

@@ -26,9 +26,10 @@ struct GgufWritten {
   std::map<GgmlType, int64_t> matrices = {};  // how many are stored in each type
 };
 
-// Throws for a model that none of llama.cpp's architectures computes.
-void expect_gguf(const ModelConfig&);
-// Calls expect_gguf() first.
+// Throws for a model that none of llama.cpp's architectures computes, and for a tokenizer or a chat
+// template that GGUF cannot hold.
+void expect_gguf(const ModelConfig&, const GgufSpec&);
+// Refuses the same before it reads a weight.
 GgufWritten write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
                              const GgufSpec&);
 

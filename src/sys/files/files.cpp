@@ -1,12 +1,14 @@
 #include "sys/files/files.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <system_error>
 
 #include "sys/error.h"
@@ -250,6 +252,20 @@ void make_new_dir(const fs::path& path) {
   make_dirs(path.parent_path());
   if (mkdir(path.c_str(), 0777) != 0) fail_errno(path, "create a new folder");
   fsync_dir(folder_of(path));
+}
+
+void remove_leftovers(const fs::path& dir, std::string_view prefix) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix) || !fs::is_directory(entry.symlink_status(ignored))) continue;
+    const char* end = name.data() + name.size();
+    pid_t pid = 0;
+    const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, pid);
+    if (error != std::errc{} || stop != end || pid <= 0) continue;
+    const bool gone = kill(pid, 0) != 0 && errno == ESRCH;
+    if (gone || pid == getpid()) fs::remove_all(entry.path(), ignored);
+  }
 }
 
 AppendLog::AppendLog(fs::path path, uint64_t keep)

@@ -107,6 +107,8 @@ void fsync_file(const std::filesystem::path&);
 void fsync_dir(const std::filesystem::path&);
 void make_dirs(const std::filesystem::path&);     // with parents, synced; may already exist
 void make_new_dir(const std::filesystem::path&);  // the same, but the last one must be new
+// Removes the folders in `dir` named `prefix` + process id whose process has ended or is this one.
+void remove_leftovers(const std::filesystem::path& dir, std::string_view prefix);
 
 // A text file that only grows, by complete lines (JSONL). A line that cannot be written completely
 // is removed again, so the file never ends inside a line.
