@@ -390,7 +390,8 @@ class Run {
     if (!r) return;  // interrupted by a signal
     log_->evaluation(state_.step, *r, seconds_since(begin));
     state_.evaluated = state_.step;
-    if (!r->value || !(state_.finite_eval = std::isfinite(*r->value))) return;
+    state_.finite_eval = !r->value || std::isfinite(*r->value);
+    if (!r->value || !state_.finite_eval) return;
     state_.last_eval = r->value, state_.last_eval_step = state_.step;
     improved_ = state_.step > 0 &&
                 (!state_.best_eval || (r->higher_is_better ? *r->value > *state_.best_eval
@@ -453,8 +454,9 @@ class Run {
     r.train_seconds = state_.train_seconds;
     if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
+    const bool bad_eval = state_.evaluated == state_.step && !state_.finite_eval;
     r.diverged = state_.update.streak > float(state_.spikes) ||
-                 !std::isfinite(state_.update.loss) || !state_.finite_eval;
+                 !std::isfinite(state_.update.loss) || bad_eval;
     r.reason = reason, r.checkpoint = checkpoint_path(), r.seconds = spec_.phases->to_json();
     return r;
   }

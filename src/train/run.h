@@ -47,7 +47,7 @@ struct RunResult {
   std::optional<double> tokens_per_s;  // nothing: this process made no step
   double train_seconds = 0;
   int64_t skipped = 0, reloads = 0;
-  bool diverged = false;  // the last gradient, loss or evaluation is not finite
+  bool diverged = false;  // the gradient, loss or evaluation of the last step is not finite
   Ending reason = Ending::steps;
   std::filesystem::path checkpoint;
   nlohmann::ordered_json seconds;  // wall time by phase

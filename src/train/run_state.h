@@ -36,7 +36,7 @@ struct RunState {
   std::optional<double> last_eval, best_eval;  // values of the task's evaluations
   int64_t evaluated = -1;                      // the last step that was evaluated; -1: none yet
   int64_t last_eval_step = -1;                 // the step of last_eval
-  bool finite_eval = true;                     // the last value of an evaluation is finite
+  bool finite_eval = true;                     // the value at `evaluated` is finite, or none
   int64_t best_step = -1;                      // the checkpoint of best_eval; -1: none yet
   LogMark log, samples;
   double train_seconds = 0;

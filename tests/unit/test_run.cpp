@@ -277,6 +277,22 @@ TEST_F(RunTest, AFinishedRunThatDivergedInItsLastEvaluationStaysDiverged) {
   EXPECT_FALSE(go(until(12)).diverged);
 }
 
+// An evaluation says nothing about later steps, even if none of those is evaluated.
+TEST_F(RunTest, AnEarlierBadEvaluationIsForgottenWithoutALaterOne) {
+  const auto until = [](int64_t total, bool evaluates) {
+    return [=](ChosenLosses& t) {
+      t.total = total;
+      if (evaluates) t.evaluation = [](int64_t) { return NAN; };
+    };
+  };
+  EXPECT_TRUE(go(until(8, true)).diverged);
+  spec.resume = true;
+  const RunResult r = go(until(12, false));
+  EXPECT_EQ(r.steps, 12);
+  EXPECT_FALSE(r.diverged);
+  EXPECT_FALSE(go(until(12, false)).diverged);
+}
+
 // The steps at the end decide: bad ones before them were skipped, and a spike has a finite loss.
 TEST_F(RunTest, KnowsWhetherItDiverged) {
   const auto with = [&](const char* name, int64_t total,
