@@ -67,14 +67,23 @@ class Download {
     make_dirs(spec_.folder);
     if (fs::exists(path_)) return check_present();
     open_part();
+    // An earlier run may have ended between the last byte and the rename.
+    if (size_ == file_.bytes && !is_as_expected()) restart();
+    if (size_ != file_.bytes) fetch();
+    return finish();
+  }
+
+ private:
+  void fetch() {
     for (int failures = 0;;) {
       const int64_t before = size_;
       const HttpsResult r = https_.get(
           {file_.url, size_, etag_}, [&](const HttpsHead& head) { begin(head); },
           [&](Bytes bytes) { append(bytes); });
       if (r.problem.empty() && (total_ < 0 || size_ == total_)) break;
-      if (r.head.status == 416 && size_ > 0) {  // the part belongs to another version
-        restart();
+      if (r.head.status == 416 && size_ > 0) {
+        if (size_ == (file_.bytes >= 0 ? file_.bytes : r.head.total) && is_as_expected()) break;
+        restart();  // the part belongs to another version
         if (++failures <= spec_.retries) continue;
       }
       failures = size_ > before ? 1 : failures + 1;
@@ -83,10 +92,12 @@ class Download {
       if (r.lasting || failures > spec_.retries) give_up(problem, r.lasting);
       wait(failures, problem);
     }
-    return finish();
   }
 
- private:
+  bool is_as_expected() const {
+    return expected_.sha256.empty() || Sha256(sha_).hex() == expected_.sha256;
+  }
+
   Downloaded check_present() const {
     const FileDigest d = digest_file(spec_.folder, file_.name);
     if (file_.bytes >= 0 && int64_t(d.size) != file_.bytes)

@@ -29,7 +29,10 @@ ServerReply ranged(const ServerRequest& r, const std::string& file, const std::s
   const auto range = r.headers.find("range"), same = r.headers.find("if-range");
   if (range == r.headers.end() || (same != r.headers.end() && same->second != etag)) return reply;
   const size_t from = std::stoul(range->second.substr(6));
-  if (from >= file.size()) return {.status = 416, .headers = {}, .body = "no"};
+  if (from >= file.size())
+    return {.status = 416,
+            .headers = {"Content-Range: bytes */" + std::to_string(file.size())},
+            .body = "no"};
   reply.status = 206;
   reply.headers.push_back("Content-Range: bytes " + std::to_string(from) + "-" +
                           std::to_string(file.size() - 1) + "/" + std::to_string(file.size()));
@@ -198,6 +201,35 @@ TEST_F(DataGet, APartBeyondTheEndIsThrownAway) {
   write_file_atomic(folder / "out/f.bin.part.etag", "\"v1\"");
   got(get(known()));
   expect_whole();
+}
+
+// As a run leaves it that ends between the last byte and the rename.
+TEST_F(DataGet, ACompletePartIsNotFetchedAgain) {
+  const auto leave_part = [&](const std::string& bytes) {
+    fs::remove_all(folder / "out");
+    fs::create_directories(folder / "out");
+    write_file_atomic(folder / "out/f.bin.part", bytes);
+    write_file_atomic(folder / "out/f.bin.part.etag", "\"v1\"");
+    forget_requests();
+  };
+  leave_part(file);
+  EXPECT_EQ(got(get(known()))["resumed_from"], 300000);
+  expect_whole();
+  EXPECT_TRUE(requests().empty());
+  leave_part(file);  // the server tells the length of a file whose length is unknown
+  EXPECT_EQ(got(get())["resumed_from"], 300000);
+  expect_whole();
+  EXPECT_EQ(requests().size(), 1u);
+  std::string damaged = file;
+  damaged[5] ^= 1;
+  leave_part(damaged);
+  EXPECT_EQ(got(get(known()))["resumed_from"], 0);
+  expect_whole();
+  EXPECT_EQ(requests().size(), 1u);
+  leave_part(damaged);
+  EXPECT_EQ(got(get({{"sha256", known()["sha256"]}}))["resumed_from"], 0);
+  expect_whole();
+  EXPECT_EQ(requests().size(), 2u);
 }
 
 TEST_F(DataGet, GivesUpAHungConnectionAndTriesAgain) {
