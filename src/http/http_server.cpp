@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <new>
 #include <utility>
 
 #include "http/connection.h"
@@ -51,13 +50,22 @@ int64_t allowed_connections(int64_t wanted) {
   return std::min(wanted, allowed);
 }
 
+// One of the connections that `*count` counts; the count drops when it is destroyed.
+struct Uncount {
+  void operator()(int64_t* count) const { --*count; }
+};
+using Counted = std::unique_ptr<int64_t, Uncount>;
+
 // A connection beyond the limit gets an error and is closed. Its input is read until it closes, for
 // at most a second: closing with unread bytes would reset the connection, and the answer could be
 // lost.
 class TurnedAway : public std::enable_shared_from_this<TurnedAway> {
  public:
-  TurnedAway(tcp::socket socket, std::function<void()> ended)
-      : socket_(std::move(socket)), deadline_(socket_.get_executor()), ended_(std::move(ended)) {}
+  TurnedAway(tcp::socket socket, Counted counted, std::function<void()> ended)
+      : socket_(std::move(socket)),
+        deadline_(socket_.get_executor()),
+        counted_(std::move(counted)),
+        ended_(std::move(ended)) {}
 
   void start(std::string answer) {
     answer_ = std::move(answer);
@@ -79,17 +87,18 @@ class TurnedAway : public std::enable_shared_from_this<TurnedAway> {
                             });
   }
   void close() {
-    const auto ended = std::exchange(ended_, nullptr);
-    if (!ended) return;
+    if (!counted_) return;
+    counted_.reset();
     boost::system::error_code ignored;
     socket_.close(ignored);
     deadline_.cancel();
-    ended();
+    ended_();
   }
 
   tcp::socket socket_;
   asio::steady_timer deadline_;
-  std::function<void()> ended_;  // empty after it was called
+  Counted counted_;  // until it is closed
+  std::function<void()> ended_;
   std::string answer_;
   std::array<char, 4096> bytes_;
 };
@@ -117,7 +126,6 @@ class HttpServer::Loop {
         workers_(config.workers) {
     listen(address_);
     warn_if_open_to_all();
-    accept();
     if (!spec_.handles_signals) return;
     signals_.emplace(io_, SIGINT, SIGTERM);
     await_signal();
@@ -131,6 +139,7 @@ class HttpServer::Loop {
 
   void run() {
     for (;;) try {
+        accept();  // again after an error, which may have ended the accepting
         io_.run();
         return;
       } catch (const std::exception& e) {
@@ -176,12 +185,16 @@ class HttpServer::Loop {
   }
 
   void accept() {
-    if (turned_away_ >= most_turned_away) return;  // resumes when one of them has closed
+    // With too many turned away it resumes when one of them has closed.
+    if (accepting_ || turned_away_ >= most_turned_away) return;
     acceptor_.async_accept([this](boost::system::error_code e, tcp::socket socket) {
+      accepting_ = false;
       if (e == asio::error::operation_aborted) return;
       if (e) {  // for example no descriptors left: retry later
         pause_.expires_after(std::chrono::milliseconds(100));
-        return pause_.async_wait([this](boost::system::error_code) { accept(); });
+        return pause_.async_wait([this](boost::system::error_code stopped) {
+          if (!stopped) accept();
+        });
       }
       close_on_exec(socket);
       try {
@@ -189,11 +202,12 @@ class HttpServer::Loop {
           turn_away(std::move(socket));
         else
           welcome(std::move(socket));
-      } catch (const std::bad_alloc&) {  // closes this socket; later clients may find memory
-        say_problem(fmt::format("[{}] not enough memory for another connection", spec_.command));
+      } catch (const std::exception& e) {  // closes this socket; later clients may find memory
+        say_problem(fmt::format("[{}] cannot serve a connection: {}", spec_.command, e.what()));
       }
       accept();
     });
+    accepting_ = true;
   }
 
   void welcome(tcp::socket socket) {
@@ -213,11 +227,7 @@ class HttpServer::Loop {
     log_.add({.client = fmt::format("{}:{}", client.address().to_string(), client.port()),
               .status = r.status,
               .bytes = int64_t(r.body.size())});
-    ++turned_away_;
-    const auto gone = [this] {
-      if (turned_away_-- == most_turned_away) accept();
-    };
-    std::make_shared<TurnedAway>(std::move(socket), gone)
+    std::make_shared<TurnedAway>(std::move(socket), Counted(&++turned_away_), [this] { accept(); })
         ->start(fmt::format("HTTP/1.1 503 Service Unavailable\r\nServer: hearth\r\n"
                             "Connection: close\r\nRetry-After: 1\r\nContent-Type: {}\r\n"
                             "Content-Length: {}\r\n\r\n{}",
@@ -265,6 +275,7 @@ class HttpServer::Loop {
   const tcp::endpoint address_;
   RequestLog log_;
   int64_t turned_away_ = 0;  // currently open
+  bool accepting_ = false;   // an accept is pending
   // Before the event loop, whose pending tasks refer to it.
   std::unique_ptr<HttpHandler> handler_;
   asio::io_context io_{1};
