@@ -35,7 +35,7 @@ struct HttpConfig {
     v("body_seconds", body_seconds, "time limit for receiving a request's body; longer is 408");
     v("max_output_bytes", max_output_bytes,
       "maximum bytes of a stream, without echoed prompts, that its client has not read; then the "
-      "stream is closed");
+      "stream is closed; echoed prompts may have 16 times as many, more is 400");
   }
   // The fields that also matter to a server that reads no bodies and paces its streams.
   template <class V>
@@ -62,6 +62,8 @@ struct HttpConfig {
   int64_t pending_bytes() const {
     return max_pending_bytes ? max_pending_bytes : 16 * max_body_bytes;
   }
+  // The echoes of a stream, which are all queued at its first tokens.
+  int64_t echo_bytes() const { return 16 * max_output_bytes; }
   // Throws a usage error for an invalid value.
   void check() const;
 };

@@ -306,9 +306,7 @@ bool Connection::send_comment() { return send_chunk(": waiting\n\n"); }
 
 bool Connection::send_chunk(std::string_view text, bool echoes) {
   if (closed_) return false;
-  const size_t before = unsent();
-  echoed_ = std::min(echoed_, before);
-  if (before - echoed_ > size_t(config_.max_output_bytes)) {
+  if (unsent() - echoed_ > size_t(config_.max_output_bytes)) {
     close();  // the client reads too slowly
     return false;
   }
@@ -330,7 +328,7 @@ void Connection::send(std::string_view bytes) {
 
 void Connection::write() {
   if (written_ == writing_.size()) {
-    writing_.clear();
+    std::string().swap(writing_);  // frees the memory of a long echo; an assignment would keep it
     written_ = 0;
     std::swap(writing_, out_);
     if (writing_.empty()) {
@@ -347,6 +345,7 @@ void Connection::write() {
 void Connection::on_written(ErrorCode e, size_t count) {
   if (e) return close();
   written_ += count;
+  echoed_ -= std::min(echoed_, count);
   record_.bytes += int64_t(count);
   write();
 }
@@ -358,7 +357,6 @@ void Connection::finished() {
   parser_.reset();
   body_ = {};
   watch_.cancel();
-  out_ = {}, writing_ = {};  // frees the memory of a long answer
   if (!keep_alive_ || handler_.closing()) return linger();
   next_request();
 }

@@ -93,7 +93,8 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   std::shared_ptr<OpenAnswer> open_;  // the answer being produced
   std::string out_, writing_;         // pending output; output being written, from written_ on
   size_t written_ = 0;
-  size_t echoed_ = 0;     // unsent bytes of echoes, at most
+  // Unsent bytes beyond max_output_bytes that are allowed for echoes; every sent byte uses one up.
+  size_t echoed_ = 0;
   RequestRecord record_;  // log record of this request
   uint64_t answers_ = 0;
   int probes_ = 0, ticks_ = 0;                 // since the client closed its half; see watch()

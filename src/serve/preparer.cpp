@@ -118,6 +118,7 @@ PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop
   call.tools.tools = {};
   p.call = std::move(call);
   fit(model, p);
+  if (p.call.stream && p.call.echo) bound_echoes(p.call, p.echoes);
   return p;
 }
 
@@ -239,6 +240,18 @@ void Preparer::bound(CompletionCall& call, int64_t made, int64_t echoed) const {
            "expected (echoed + new tokens of all choices) x (logprobs + 1) of at most {}, got "
            "({} + {}) x {}",
            config_.max_answer_entries, echoed, made, each);
+}
+
+// Every choice of a stream echoes its prompt at its first token, and a client that has not read the
+// echoes yet is not slow.
+void Preparer::bound_echoes(const CompletionCall& call, std::span<const std::string> echoes) const {
+  int64_t bytes = 0;
+  for (const std::string& echo : echoes)
+    bytes += call.request.n * int64_t(dump_json(ordered_json(echo)).size());
+  if (bytes > config_.http.echo_bytes())
+    refuse("echo",
+           "expected at most {} bytes of echoed prompts over all choices of a stream, got {}",
+           config_.http.echo_bytes(), bytes);
 }
 
 }  // namespace hearth::inline serve

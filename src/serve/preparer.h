@@ -46,6 +46,7 @@ class Preparer {
   int64_t most_prompt_tokens(const ServedModel&) const;
   void fit(const ServedModel&, PreparedCall&) const;
   void bound(CompletionCall&, int64_t made, int64_t echoed) const;
+  void bound_echoes(const CompletionCall&, std::span<const std::string> echoes) const;
 
   const ServeConfig config_;
   const std::span<const NamedModel> models_;

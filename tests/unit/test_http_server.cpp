@@ -117,5 +117,39 @@ TEST_F(HttpServerTest, AnyErrorOfAConnectionLeavesTheServerAccepting) {
   }
 }
 
+// The client reads as fast as the stream grows and so never reaches the end of its echo. What it has
+// read of the echo makes no room for other events.
+TEST_F(HttpServerTest, TheAllowanceForAnEchoIsUsedUp) {
+  constexpr size_t echo = 32 << 20, piece = 64 << 10, most = 1 << 20;
+  start({.max_output_bytes = most});
+  if (IsSkipped()) return;
+  HttpClient c(port, 64 << 10);
+  c.request("GET", "/stream");
+  handler->begun.get_future().wait();
+  ASSERT_TRUE(send(echo, true));
+  size_t queued = 0;
+  while (queued < echo / 2 && send(piece, false)) {
+    queued += piece;
+    c.exactly(piece);
+  }
+  EXPECT_GE(queued, most);
+  EXPECT_LE(queued, most + 2 * piece);
+}
+
+// A client that reads all of its echo keeps its stream.
+TEST_F(HttpServerTest, AnEchoIsNotSlowReading) {
+  constexpr size_t echo = 4 << 20;
+  start({.max_output_bytes = 4096});
+  if (IsSkipped()) return;
+  HttpClient c(port);
+  c.request("GET", "/stream");
+  handler->begun.get_future().wait();
+  EXPECT_TRUE(send(echo, true));
+  EXPECT_TRUE(send(1000, false));
+  c.exactly(echo + 1000);
+  EXPECT_TRUE(send(1000, false));
+  EXPECT_TRUE(send(1000, false));
+}
+
 }  // namespace
 }  // namespace hearth

@@ -90,6 +90,27 @@ TEST_F(Serving, AnAnswerListsOnlySoMuch) {
   EXPECT_EQ(metrics().value("hearth:kv_blocks_used"), 0);
 }
 
+// The echoes are counted as they are sent: a control character has six bytes there.
+TEST_F(Serving, AStreamEchoesOnlySoMuch) {
+  open({.http = {.max_output_bytes = 4096}});
+  std::string prompt;
+  for (int i = 0; i < 200; ++i) prompt += "\\u0001";
+  const auto body = [&](int n, const char* more) {
+    return R"({"max_tokens":1,"n":)" + std::to_string(n) + more + R"(,"prompt":")" + prompt + "\"}";
+  };
+  const char* stream = R"(,"echo":true,"stream":true)";
+  EXPECT_EQ(error("/v1/completions", body(54, stream)).status, 0);
+  const HttpError e = error("/v1/completions", body(55, stream));
+  EXPECT_EQ(e.status, 400);
+  EXPECT_EQ(e.param, "echo");
+  EXPECT_STREQ(
+      e.what(),
+      "[echo] expected at most 65536 bytes of echoed prompts over all choices of a stream, "
+      "got 66110");
+  EXPECT_EQ(error("/v1/completions", body(55, R"(,"echo":true)")).status, 0);
+  EXPECT_EQ(error("/v1/completions", body(55, R"(,"stream":true)")).status, 0);
+}
+
 // A completion that the context ends is one that its length ended, as OpenAI's clients know it.
 TEST_F(Serving, TheEndOfTheContextIsFinishReasonLength) {
   open();
