@@ -449,14 +449,13 @@ class Run {
     RunResult r;
     r.steps = state_.step, r.tokens = state_.tokens;
     if (state_.step > 0) r.train_loss = loss_.value_or(state_.update.loss);
-    r.val_loss = state_.last_eval;
+    r.val_loss = state_.last_eval, r.train_seconds = state_.train_seconds;
     if (state_.last_eval) r.val_step = state_.last_eval_step;
-    r.train_seconds = state_.train_seconds;
     if (own_seconds_ > 0) r.tokens_per_s = double(own_tokens_) / own_seconds_;
     r.skipped = int64_t(state_.update.skipped), r.reloads = state_.reloads;
-    const bool bad_eval = state_.evaluated == state_.step && !state_.finite_eval;
     r.diverged = state_.update.streak > float(state_.spikes) ||
-                 !std::isfinite(state_.update.loss) || bad_eval;
+                 !std::isfinite(state_.update.loss) ||
+                 (state_.evaluated == state_.step && !state_.finite_eval);
     r.reason = reason, r.checkpoint = checkpoint_path(), r.seconds = spec_.phases->to_json();
     return r;
   }

@@ -117,8 +117,8 @@ TEST_F(HttpServerTest, AnyErrorOfAConnectionLeavesTheServerAccepting) {
   }
 }
 
-// The client reads as fast as the stream grows and so never reaches the end of its echo. What it has
-// read of the echo makes no room for other events.
+// The client reads as fast as the stream grows and so never reaches the end of its echo. What it
+// has read of the echo makes no room for other events.
 TEST_F(HttpServerTest, TheAllowanceForAnEchoIsUsedUp) {
   constexpr size_t echo = 32 << 20, piece = 64 << 10, most = 1 << 20;
   start({.max_output_bytes = most});

@@ -26,7 +26,7 @@ Tensor from_column(Tensor t, int64_t column) {
   return t;
 }
 
-constexpr int64_t slice_rows = 128;                   // slices of c begin at multiples of 256 bytes
+constexpr int64_t slice_rows = 128;  // slices of c begin at multiples of 256 bytes
 
 void unpack_and_multiply(CudaStream& s, const GemmQuantisedArgs& args) {
   const Tensor &c = args.c, &a = args.a;
