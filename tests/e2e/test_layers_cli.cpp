@@ -206,7 +206,7 @@ TEST_P(LayerCommand, KeepsOrTrainsItsModules) {
     const fs::path tuned = runs.folder / t.name;
     const Ran first = run(runs.folder, words(std::string(t.task) + " --run" + file(t.name) +
                                              " --model " + base.string() + t.more +
-                                             " --steps 2 --warmup 0 --lr 1e-2 --weight-decay 0.1"
+                                             " --steps 2 --warmup 0 --lr 1e-2 --weight-decay 5"
                                              " --threads 1 --stop-after-step 1"));
     ASSERT_EQ(first.status, 0) << first.err;
     const Ran rest = run(runs.folder, {t.task, "--run", tuned.string(), "--resume"});
@@ -216,8 +216,8 @@ TEST_P(LayerCommand, KeepsOrTrainsItsModules) {
     const auto after = module_tensors(tuned, L);
     ASSERT_EQ(after.size(), before.size());
     for (const auto& [name, bytes] : after) EXPECT_EQ(bytes != before.at(name), learns) << name;
-    EXPECT_NE(read_file(tuned / "latest/model.safetensors"),
-              read_file(base / "latest/model.safetensors"));
+    EXPECT_TRUE(read_file(tuned / "latest/model.safetensors") !=
+                read_file(base / "latest/model.safetensors"));
     EXPECT_EQ(generated(tuned, {"--draft", "mtp"}), generated(tuned, {}));
   }
 }

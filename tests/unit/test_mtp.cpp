@@ -97,13 +97,18 @@ TEST(Mtp, IsATermOfItsOwnThatValidationLeavesOut) {
             "[--mtp-loss] expected a weight above 0 for a model with mtp 2, got 0");
 }
 
-// SFT asks about chosen rows, pretraining about all, some of which have no target.
+// SFT asks about chosen rows, pretraining about all, some of which have no target. Where a target
+// is masked, all later ones of its document are, because only pretraining learns from a row with a
+// masked target further ahead.
 TEST(Mtp, ChosenRowsTeachWhatTheyTeachAmongAll) {
   const auto backend = make_cpu_backend(2);
   constexpr int64_t B = 2, T = 11;
   for (const bool documents : {false, true}) {
     const ModelConfig c = mtp_case(documents).config;
-    const Batch all = make_batch(c, B, T, documents);
+    Batch all = make_batch(c, B, T, documents);
+    for (size_t i = 1; i < all.targets.size(); ++i)
+      if (all.positions[i] > 0 && all.targets[i - 1] < 0) all.targets[i] = -100;
+    all.count = std::ranges::count_if(all.targets, [](int32_t t) { return t >= 0; });
     TokenBatch chosen{.B = B, .T = T, .tokens = all.tokens, .positions = all.positions};
     chosen.documents = all.documents;
     for (size_t i = 0; i < all.targets.size(); ++i)
