@@ -218,10 +218,11 @@ void explain_leftover(const CLI::App& command) {
                remedy(meant, command));
   }
   if (left.empty()) return;
-  const std::string flag = flag_for_stray(command);
+  std::string meant = flag_for_stray(command);
+  if (!meant.empty()) meant += " " + quoted_for_shell(left[0]);
+  if (left[0] == "help") meant = full_name(command) + " --help";
   fail_usage(command.get_name(), "{} takes no argument without a flag, got {}; {}",
-             full_name(command), left[0],
-             remedy(flag.empty() ? flag : flag + " " + quoted_for_shell(left[0]), command));
+             full_name(command), left[0], remedy(meant, command));
 }
 
 // Names the missing flag, taken from CLI11's "--model is required".
@@ -272,12 +273,17 @@ std::string table_name(const CLI::App& command) {
   return name;
 }
 
+// Whether a settings file may have tables for the command or for its subcommands.
+bool takes_settings(const CLI::App& command) {
+  return !subcommands(command).empty() || command.get_option_no_throw("--config");
+}
+
 // Adds the tables of all commands below `app`.
 void add_tables(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::App* c : subcommands(app)) {
     const size_t before = names.size();
     add_tables(*c, names);
-    if (names.size() == before) names.push_back(table_name(*c));
+    if (names.size() == before && takes_settings(*c)) names.push_back(table_name(*c));
   }
 }
 
@@ -298,7 +304,8 @@ bool is_table_of(const CLI::App& command, const std::string& table, const std::s
                meant);
   std::string all;  // "data.*" stands for the commands of a group
   for (const CLI::App* c : subcommands(*root))
-    all += (all.empty() ? "" : ", ") + c->get_name() + (subcommands(*c).empty() ? "" : ".*");
+    if (takes_settings(*c))
+      all += (all.empty() ? "" : ", ") + c->get_name() + (subcommands(*c).empty() ? "" : ".*");
   fail_usage(file, "expected a table named after a command ({}), got [{}]", all, table);
 }
 

@@ -38,6 +38,23 @@ CLI::Validator number_check(const std::string& expected, Good good) {
           expected};
 }
 
+// `help` and `version` are listed here and turned into flags by with_help_flags().
+void add_help(CLI::App& app) {
+  app.add_subcommand("help", "print the help of hearth or of a command: hearth help data get");
+  app.add_subcommand("version", "print the version");
+}
+
+// `help data get` as `data get --help`, and `version` as `--version`.
+std::vector<std::string> with_help_flags(std::vector<std::string> given) {
+  if (given.empty()) return given;
+  if (given[0] == "version") given[0] = "--version";
+  if (given[0] == "help") {
+    given.erase(given.begin());
+    given.push_back("--help");
+  }
+  return given;
+}
+
 }  // namespace
 
 CLI::Validator at_least(int64_t least) {
@@ -160,8 +177,9 @@ int run_command_line(int argc, char** argv) {
   add_sft(app);
   add_dpo(app);
   allow_config_files(app);
+  add_help(app);
 
-  const std::vector<std::string> given(argv + 1, argv + argc);
+  const std::vector<std::string> given = with_help_flags({argv + 1, argv + argc});
   if (given.empty()) {  // the first call of many users
     put(app.help());
     flush();

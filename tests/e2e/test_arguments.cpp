@@ -102,6 +102,34 @@ TEST(Arguments, WithoutAnyTheCommandsAreListed) {
     EXPECT_NE(r.out.find(command), std::string::npos) << r.out;
 }
 
+TEST(Arguments, HelpAndVersionAreCommandsToo) {
+  const Folder folder;
+  const std::vector<std::pair<Arguments, Arguments>> calls{
+      {{"help"}, {"--help"}},
+      {{"help", "sft"}, {"sft", "--help"}},
+      {{"help", "data"}, {"data", "--help"}},
+      {{"help", "data", "get"}, {"data", "get", "--help"}},
+      {{"version"}, {"--version"}},
+  };
+  for (const auto& [words, flags] : calls) {
+    SCOPED_TRACE(words.back());
+    const Ran r = run(folder, words), same = run(folder, flags);
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_FALSE(r.out.empty());
+    EXPECT_EQ(r.out, same.out);
+  }
+  for (const char* command : {"help", "version"}) {
+    EXPECT_EQ(run(folder, {"help", command}).status, 0) << command;
+    EXPECT_NE(run(folder, {"help"}).out.find(std::string("\n  ") + command + " "),
+              std::string::npos);
+  }
+  expect_error(run(folder, {"help", "pretrian"}), 2, "got \"pretrian\"; did you mean pretrain?");
+  expect_error(run(folder, {"help", "data", "gte"}), 2, "[data] expected a command, got \"gte\"");
+  for (const char* command : {"convert", "generate"})
+    expect_error(run(folder, {command, "help"}), 2,
+                 std::string("got help; did you mean hearth ") + command + " --help?");
+}
+
 TEST(Arguments, ASwitchTakesTruthValues) {
   const Folder folder;
   const fs::path toml = folder / "flags.toml";
@@ -157,6 +185,7 @@ TEST(Arguments, ATableOfAFileBelongsToACommand) {
                "flags.toml] expected a table named after a command (info, tokenizer.*, data.*, ");
   expect_error(info("[pretrian]\nlr = 1\n"), 2, "got [pretrian]; did you mean [pretrain]?");
   expect_error(info("[hearth.info]\njson = true\n"), 2, "got [hearth.info]");
+  expect_error(info("[help]\njson = true\n"), 2, "sft, dpo), got [help]");
 }
 
 TEST(Arguments, HeadsOverAPresetStayConsistent) {
