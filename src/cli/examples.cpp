@@ -47,7 +47,7 @@ void add_method(CLI::App& app, const char* name, const char* help, Method<Config
   CLI::App* c = app.add_subcommand(name, help);
   auto f = std::make_shared<ExampleFlags<Config>>();
   add_common(*c, f->common);
-  f->run.add(*c);
+  f->run.add(*c, "--steps or --epochs");
   f->config.add(*c, with_auto_dtype<Config>(), "Training");
   c->callback([f, method] { run_method(*f, method); });
 }

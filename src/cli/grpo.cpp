@@ -91,7 +91,7 @@ void add_grpo(CLI::App& app) {
       app.add_subcommand("grpo", "train a model with rewards on its own completions (GRPO)");
   auto f = std::make_shared<GrpoFlags>();
   add_common(*c, f->common);
-  f->run.add(*c);
+  f->run.add(*c, "--steps");
   // Read by arguments.cpp, which loads the settings files.
   c->add_flag("--trust-programs", f->trust_programs,
               "run the programs named in the config.toml of a resumed run or in --config");

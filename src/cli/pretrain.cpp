@@ -214,7 +214,7 @@ void add_pretrain(CLI::App& app) {
                             "prints them",
                             recipe_names()))
       ->group(recipe_group);
-  f->run.add(*c);
+  f->run.add(*c, "--steps");
   f->train.add(*c, with_auto_dtype<TrainConfig>(), "Training");
   f->model.add(*c, ModelConfig{}, model_group);
   c->callback([f] { run(*f); });

@@ -19,10 +19,10 @@
 
 namespace hearth::inline cli {
 
-void RunFlags::add(CLI::App& app) {
+void RunFlags::add(CLI::App& app, const std::string& length) {
   app.add_option("--run", run, "run folder")->required();
   app.add_flag("--resume", resume,
-               "continue the run in the folder bit for bit; --steps or --epochs may be larger");
+               "continue the run in the folder bit for bit; " + length + " may be larger");
   app.add_option("--stop-after-step", stop_after_step,
                  "save and exit after this step; 0: before the first")
       ->check(at_least(0));

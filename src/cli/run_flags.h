@@ -16,7 +16,8 @@ struct RunFlags {
   int64_t stop_after_step = -1;  // -1: not given
   int64_t board = -1;            // port; -1: no board
 
-  void add(CLI::App&);
+  // `length` names the flags that extend a resumed run.
+  void add(CLI::App&, const std::string& length);
   // The dashboard of --board, for as long as the object lives; null without the flag.
   std::unique_ptr<BoardThread> open_board() const;
   void place(RunSpec&) const;  // sets what the flags say

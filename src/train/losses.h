@@ -27,16 +27,16 @@ struct LossConfig {
       "logits small (PaLM: 1e-4); 0: off");
     v("further_loss", further_loss, "weight of the second token ahead, squared for the third");
     v("mtp_loss", mtp_loss,
-      "multi-token prediction (--mtp): weight of the mean cross-entropy of the modules; 0 in sft: "
-      "the modules stay as they are");
+      "models with modules of multi-token prediction: weight of the modules' mean cross-entropy; 0 "
+      "in sft: the modules stay as they are");
     v("balance_loss", balance_loss,
       "experts: weight of the load balancing loss E sum(f p), where f are the shares of tokens and "
       "p the mean scores of the experts; 0: off");
     v("router_z_loss", router_z_loss,
       "experts: weight of the mean square of the log-sum-exp of the router's logits; 0: off");
     v("balance_rate", balance_rate,
-      "experts: how far a step moves each selection bias (--router-bias) toward equal loads; 0: "
-      "not at all");
+      "experts with selection biases: how far a step moves each bias toward equal loads; 0: not at "
+      "all");
   }
   void check() const;  // throws if a weight is negative or not finite
   // Throws if a term of experts is set for a model that has none to balance.

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
+#include <regex>
+
 #include "e2e/command.h"
 #include "model/config.h"
 #include "served_folder.h"
@@ -128,6 +130,19 @@ TEST(Arguments, HelpAndVersionAreCommandsToo) {
   for (const char* command : {"convert", "generate"})
     expect_error(run(folder, {command, "help"}), 2,
                  std::string("got help; did you mean hearth ") + command + " --help?");
+}
+
+// A setting that several commands share must not point to a flag that only one of them has.
+TEST(Arguments, HelpOfTrainingNamesOnlyFlagsOfTheCommand) {
+  const Folder folder;
+  const std::regex flag("--[a-z0-9][a-z0-9-]*");
+  for (const char* command : {"pretrain", "sft", "dpo", "grpo"}) {
+    const std::string help = run(folder, {command, "--help"}).out;
+    for (std::sregex_iterator at(help.begin(), help.end(), flag), end; at != end; ++at) {
+      const std::regex line("(^|\n)  (-h,)?(--[a-z0-9-]+\\{true\\},)?" + at->str() + "[ ,{]");
+      EXPECT_TRUE(std::regex_search(help, line)) << command << " has no " << at->str();
+    }
+  }
 }
 
 TEST(Arguments, ASwitchTakesTruthValues) {
