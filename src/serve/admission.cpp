@@ -45,6 +45,24 @@ void check_body_type(const HttpRequest& r) {
                     "unsupported_media_type");
 }
 
+// The route that a path without its /v1, or with a slash at its end, most likely means; empty:
+// none.
+std::string meant_route(std::string_view path) {
+  while (path.ends_with('/')) path.remove_suffix(1);
+  for (const char* prefix : {"", "/v1"})
+    if (const std::string full = prefix + std::string(path);
+        std::ranges::find(all_routes, full, &Route::path) != all_routes.end())
+      return full;
+  return {};
+}
+
+[[noreturn]] void refuse_path(const HttpRequest& r) {
+  const std::string meant = meant_route(r.path);
+  throw HttpError(404, fmt::format("[path] expected a route of this server, got {} {}{}",
+                                   in_quotes(r.method.substr(0, 16)), in_quotes(r.path),
+                                   meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+}
+
 }  // namespace
 
 std::span<const Route> routes() { return all_routes; }
@@ -58,9 +76,7 @@ const Route& Admission::route(const HttpRequest& r) const {
   std::string_view path = r.path;
   if (path.starts_with(model_prefix)) path = "/v1/models";
   const auto at = std::ranges::find(all_routes, path, &Route::path);
-  if (at == all_routes.end())
-    throw HttpError(404, fmt::format("[path] expected a route of this server, got {} {}",
-                                     in_quotes(r.method.substr(0, 16)), in_quotes(r.path)));
+  if (at == all_routes.end()) refuse_path(r);
   if (r.method != at->method && !(r.is_head() && !at->reads_body()))
     throw HttpError(405, fmt::format("[method] expected {} for {}, got {}", at->method, at->path,
                                      in_quotes(r.method.substr(0, 16))));

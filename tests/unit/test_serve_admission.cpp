@@ -86,6 +86,28 @@ TEST(Admission, AsksForJson) {
   }
 }
 
+TEST(Admission, SuggestsTheRouteThatIsMeant) {
+  const Admission local({}, true);
+  const auto said = [&](const std::string& path) -> std::string {
+    try {
+      local.route({.method = "POST", .path = path, .content_type = "application/json"});
+    } catch (const HttpError& e) {
+      EXPECT_EQ(e.status, 404) << path;
+      return e.what();
+    }
+    return "";
+  };
+  const std::string expected = "[path] expected a route of this server, got \"POST\" ";
+  EXPECT_EQ(said("/completions"), expected + "\"/completions\"; did you mean /v1/completions?");
+  EXPECT_EQ(said("/v1/chat/completions/"),
+            expected + "\"/v1/chat/completions/\"; did you mean /v1/chat/completions?");
+  EXPECT_EQ(said("/chat/completions/"),
+            expected + "\"/chat/completions/\"; did you mean /v1/chat/completions?");
+  EXPECT_EQ(said("/tokenize/"), expected + "\"/tokenize/\"; did you mean /tokenize?");
+  for (const std::string path : {"", "//", "/v1", "/v1/", "/v2/completions", "/v1/completions/x"})
+    EXPECT_EQ(said(path), expected + "\"" + path + "\"");
+}
+
 TEST(Admission, HeadIsAskedWhereGetIs) {
   const Admission local({}, true);
   for (const Route& route : routes())
