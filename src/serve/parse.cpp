@@ -234,6 +234,8 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
   Fields f(j);
   CompletionCall call;
   parse_shared(call, f, limits, defaults);
+  if (j.contains("messages"))
+    refuse("messages", "messages belong to /v1/chat/completions; this route takes prompt");
   call.prompts = parse_prompts(f.find("prompt"), limits);
   const bool own_length = f.find("max_tokens");
   call.max_tokens = f.integer("max_tokens", usual_completion, 0, limits.max_new_tokens);
@@ -262,6 +264,8 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
   CompletionCall call;
   call.chat = true;
   parse_shared(call, f, limits, defaults);
+  if (j.contains("prompt"))
+    refuse("prompt", "prompt belongs to /v1/completions; this route takes messages");
   call.messages = parse_messages(f.find("messages"), limits);
   call.end = parse_chat_end(f, call.messages);
   for (const char* name : {"max_tokens", "max_completion_tokens"})

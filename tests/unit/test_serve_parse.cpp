@@ -91,6 +91,23 @@ TEST(ParseCompletion, SuggestsFieldsThatAreMeant) {
   EXPECT_EQ(completion_error(R"({"prompt":"x","guided_json":null})").status, 0);
 }
 
+TEST(ParseCompletion, ABodyForTheOtherRouteNamesThatRoute) {
+  const std::string prompt = R"("prompt":"x")", messages = R"("messages":[{"role":"user"}])";
+  for (const std::string& body : {"{" + messages + "}", "{" + prompt + "," + messages + "}"}) {
+    const HttpError e = completion_error(body);
+    EXPECT_EQ(e.status, 400);
+    EXPECT_STREQ(e.what(),
+                 "[messages] messages belong to /v1/chat/completions; this route takes prompt");
+  }
+  for (const std::string& body : {"{" + prompt + "}", "{" + prompt + "," + messages + "}"}) {
+    const HttpError e = error_of([&] { parse_chat_request(body); });
+    EXPECT_EQ(e.status, 400);
+    EXPECT_STREQ(e.what(), "[prompt] prompt belongs to /v1/completions; this route takes messages");
+  }
+  EXPECT_STREQ(error_of([] { parse_chat_request("{}"); }).what(),
+               "[messages] expected a list of at least one message, got none");
+}
+
 // What the model's generation_config.json says, where the request says nothing.
 TEST(ParseCompletion, DefaultsOfTheModelComeFirst) {
   SamplingSpec d;
