@@ -15,6 +15,7 @@
 
 #include "cli/arguments.h"
 #include "cli/environment.h"
+#include "cli/flags.h"
 #include "cli/signals.h"
 #include "infer/engine.h"
 #include "sys/build_info.h"
@@ -53,6 +54,20 @@ std::vector<std::string> with_help_flags(std::vector<std::string> given) {
     given.push_back("--help");
   }
   return given;
+}
+
+// Rethrows the error that is being handled, labelled [--top-p] instead of [top_p] if that flag gave
+// the value.
+[[noreturn]] void rethrow_with_flag(const CLI::App& app, const Error& e) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands()[0];
+  const std::string text = e.what();  // "[top_p] expected .."
+  const size_t end = text.find("] ");
+  if (!e.usage() || end == text.npos) throw;
+  const std::string flag = flag_name(text.substr(1, end - 1));
+  const CLI::Option* o = command->get_option_no_throw(flag);
+  if (!o || o->count() == 0) throw;
+  throw Error(flag, text.substr(end + 2), true);
 }
 
 }  // namespace
@@ -196,7 +211,7 @@ int run_command_line(int argc, char** argv) {
     say("hearth: stopped by SIG{}{}{}\n", sigabbrev_np(s.signal),
         again.empty() ? " before the run began; nothing was saved" : "; to continue:\n  ", again);
     code = 128 + s.signal;
-  } catch (const CLI::CallForVersion&) {
+  } catch (const Error& e) { rethrow_with_flag(app, e); } catch (const CLI::CallForVersion&) {
     put(fmt::format("hearth {}\n", build_info().version));
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() != 0) explain_parse_error(app, given, e);

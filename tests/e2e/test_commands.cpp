@@ -1,5 +1,6 @@
 // The commands as a user strings them together: sizes, stories, tokens, a model, a text.
 #include "e2e/command.h"
+#include "served_folder.h"
 #include "test_data.h"
 
 namespace hearth {
@@ -184,6 +185,26 @@ TEST(Commands, NameTheFileInTrouble) {
   const Ran r = run(folder, {"generate", "--model", folder / name, "--prompt", "x"});
   expect_error(r, 1, name);
   expect_error(r, 1, "cannot be used: File name too long");
+}
+
+TEST(Commands, NameTheFlagOfAWrongValue) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  const Arguments generate{"generate", "--model", folder / "model", "--prompt", "a"};
+  write_file_atomic(folder / "rows.jsonl", std::string_view("{\"prompt\": \"a\"}\n"));
+  const Arguments grpo{"grpo",  "--model",     folder / "model", "--data", folder / "rows.jsonl",
+                       "--run", folder / "run"};
+  const std::vector<std::pair<Arguments, std::string>> calls{
+      {generate + Arguments{"--top-p", "2"}, "[--top-p] expected a number from 0 to 1, got 2"},
+      {generate + Arguments{"--beams", "2", "--n", "3"}, "[--n] expected at most 2"},
+      {{"info", "--preset", "gpt"}, "[--preset] expected"},
+      {grpo + Arguments{"--reward", "none"}, "[--reward] expected"},
+      {grpo, "[reward] at least one --reward is needed"},
+  };
+  for (const auto& [call, part] : calls) {
+    SCOPED_TRACE(part);
+    expect_error(run(folder, call), 2, part);
+  }
 }
 
 TEST(Quickstart, NamesADamagedFloor) {

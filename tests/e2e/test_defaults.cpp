@@ -95,7 +95,7 @@ TEST_F(Defaults, NoneLeavesABrokenFileAlone) {
 TEST_F(Defaults, ATemperatureOutOfRangeNamesASaneRange) {
   for (const char* t : {"-1", "101"})
     expect_error(run(folder, generate({"--temperature", t})), 2,
-                 "[temperature] expected a number from 0 to 100, got ");
+                 "[--temperature] expected a number from 0 to 100, got ");
 }
 
 // What samples for a measurement knows its own settings.
