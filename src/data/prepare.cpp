@@ -4,6 +4,7 @@
 #include <exception>
 #include <future>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "data/holdout.h"
@@ -86,6 +87,13 @@ json fingerprint(const PrepareSpec& spec, const std::vector<fs::path>& inputs) {
   return all;
 }
 
+// Whether prepare, in either format, gives a file this name while it is written or at its end.
+bool is_token_file(std::string_view name) {
+  if (name.ends_with(".tmp")) name.remove_suffix(4);
+  const bool numbered = name.starts_with("train_") || name.starts_with("val_");
+  return name == "train.bin" || name == "val.bin" || (numbered && name.ends_with(".bin"));
+}
+
 // Documents that one thread encodes in order. Pieces are few and long, so that their buffers are
 // reused.
 struct Piece {
@@ -134,7 +142,10 @@ class Run {
 
   PrepareResult run() {
     expect_column_effect(sources_);
-    if (!restore()) {
+    const bool done = restore();
+    // Between a first state and the last one every token file may be one of this run's.
+    if (done || !claimed_) refuse_others();
+    if (!done) {
       rule_ = choose_sides(sources_, spec_.val_fraction);
       if (rule_.pieces) sources_.piece = std::min(sources_.piece, side_piece_bytes);
       make_dirs(spec_.out);
@@ -149,6 +160,7 @@ class Run {
         // destructor waits.
         auto reading = std::async(std::launch::async, [&] { return read_block(ahead, reader); });
         encode_block(now);
+        if (!claimed_) save(false);
         write_block(now);
         for (const auto& [file, n] : now.marks_inside) marks_inside_[size_t(file)] += n;
         at_ = now.after;
@@ -194,7 +206,8 @@ class Run {
            (inside & 16) != 0};
     open_ = !at_.inside ? nullptr : (inside & 8) != 0 ? &val_ : &train_;
     bytes_ = state.integer("bytes");
-    resumed_ = true;
+    claimed_ = true;
+    resumed_ = bytes_ > 0;
     if (state.has("marks_inside"))
       marks_inside_ = state.integers("marks_inside", sources_.inputs.size());
     marks_inside_.resize(sources_.inputs.size());
@@ -210,9 +223,27 @@ class Run {
       for (const auto& [p, tokens] : s->files())
         if (!fs::exists(p) || TokenFile(p).size() != tokens)
           fail(p.string(),
-               "expected the {} tokens that a finished run wrote: delete {} to start again", tokens,
-               path.string());
+               "expected the {} tokens that a finished run wrote: delete the output folder and "
+               "start again",
+               tokens);
     return true;
+  }
+
+  // Training on all files of the folder would mix those of another run with this run's.
+  void refuse_others() const {
+    std::set<fs::path> own, others;
+    for (const SplitWriter* s : {&train_, &val_})
+      for (const auto& [p, tokens] : s->files()) own.insert(p.filename());
+    std::error_code absent;
+    for (const auto& entry : fs::directory_iterator(spec_.out, absent)) {
+      const fs::path name = entry.path().filename();
+      if (is_token_file(name.string()) && !own.contains(name)) others.insert(name);
+    }
+    if (!others.empty())
+      fail(spec_.out.string(),
+           "this folder has {} that this run did not write, such as {}: choose a new folder, or "
+           "delete them",
+           counted(int64_t(others.size()), "token file"), others.begin()->string());
   }
 
   void save(bool done) {
@@ -227,6 +258,7 @@ class Run {
     if (std::ranges::any_of(marks_inside_, [](int64_t n) { return n > 0; }))
       state["marks_inside"] = marks_inside_;
     write_file_atomic(spec_.out / state_name, state.dump(1) + "\n");
+    claimed_ = true;
   }
 
   bool read_block(Block& b, DocumentReader& reader) const {
@@ -350,6 +382,7 @@ class Run {
            counted(train_.counts.documents + val_.counts.documents, "document"));
     train_.finish();
     val_.finish();
+    refuse_others();
     if (spec_.format == TokenFormat::raw) {
       TokenMetadata meta{spec_.vocab, spec_.bos, spec_.eos, train_.counts, val_.counts, {}};
       for (const SplitWriter* s : {&train_, &val_})
@@ -395,8 +428,19 @@ class Run {
   int64_t bytes_ = 0;
   // Number of `<|endoftext|>` inside lines, per input.
   std::vector<int64_t> marks_inside_ = std::vector<int64_t>(sources_.inputs.size());
+  bool claimed_ = false;  // the folder has this run's state file
   bool resumed_ = false;
 };
+
+// Null if there is none, or a file of another program with the same name.
+json state_in(const fs::path& folder) {
+  const fs::path path = folder / state_name;
+  std::error_code absent;
+  if (!fs::is_regular_file(path, absent)) return {};
+  try {
+    return read_json(path);
+  } catch (const Error&) { return {}; }
+}
 
 }  // namespace
 
@@ -406,17 +450,23 @@ PrepareResult prepare(const PrepareSpec& spec) {
 }
 
 std::optional<PreparedWith> prepared_with(const fs::path& folder) {
-  const fs::path path = folder / state_name;
-  std::error_code absent;
-  if (!fs::is_regular_file(path, absent)) return {};
   try {
-    const json state = read_json(path);
+    const json state = state_in(folder);
     const json& run = state.at("run");
     return PreparedWith{run.at("tokenizer").get<std::string>(),
                         state.value("vocabulary", std::string()), run.at("vocab").get<int64_t>()};
-  } catch (const Error&) { return {}; } catch (const json::exception&) {
-    return {};
-  }  // a file of another program with the same name
+  } catch (const json::exception&) { return {}; }
+}
+
+std::vector<fs::path> unfinished_folders(std::span<const fs::path> files) {
+  std::set<fs::path> folders;
+  for (const fs::path& file : files)
+    folders.insert(file.has_parent_path() ? file.parent_path() : ".");
+  std::erase_if(folders, [](const fs::path& folder) {
+    const json state = state_in(folder);
+    return !state.is_object() || !state.contains("run") || state.value("done", json()) != false;
+  });
+  return {folders.begin(), folders.end()};
 }
 
 }  // namespace hearth::inline data

@@ -1,7 +1,8 @@
 // `data prepare`: converts documents (data/documents.h) to token files. Blocks of documents are
 // read in order, encoded in parallel and written in order, so the output is identical at any thread
-// count. A state file in the output folder lets an interrupted run resume with identical output.
-// Memory: two blocks of text, their tokens, and the encoding of one document of max_document_bytes.
+// count. A state file in the output folder, written before the first token file, lets an
+// interrupted run resume with identical output. Memory: two blocks of text, their tokens, and the
+// encoding of one document of max_document_bytes.
 //
 // Empty documents are dropped. llmc: each document is [eos] + tokens; raw: [bos] + tokens + [eos],
 // without an id that the tokenizer lacks. A document may continue in the next shard. The pieces of
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,5 +71,8 @@ struct PreparedWith {
 
 // Nothing if the folder has no readable state file of prepare.
 std::optional<PreparedWith> prepared_with(const std::filesystem::path& folder);
+
+// The folders of these token files in which prepare has not finished.
+std::vector<std::filesystem::path> unfinished_folders(std::span<const std::filesystem::path> files);
 
 }  // namespace hearth::inline data

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "data/loader.h"
+#include "data/prepare.h"
 #include "data/shards.h"
 #include "formats/json.h"
 #include "sys/error.h"
@@ -67,7 +68,11 @@ std::vector<LoaderSource> parse_sources(std::span<const std::string> patterns) {
     fail_usage("--data", "expected a weight for every source or for none, got {} without one",
                in_quotes(bare));
   if (mix.empty()) mix.push_back(std::move(plain));
-  for (const LoaderSource& source : mix) refuse_folders(source.files, "train_*.bin");
+  for (const LoaderSource& source : mix) {
+    refuse_folders(source.files, "train_*.bin");
+    for (const std::filesystem::path& folder : unfinished_folders(source.files))
+      fail(folder.string(), "this folder is not finished: run data prepare again");
+  }
   return mix;
 }
 

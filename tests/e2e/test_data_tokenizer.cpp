@@ -113,6 +113,21 @@ TEST_F(DataTokenizer, AnotherThanTheDatasIsRefused) {
   }
 }
 
+TEST_F(DataTokenizer, AFolderThatIsNotFinishedIsRefused) {
+  const fs::path state = folder / "toks/prepare.json";
+  auto j = nlohmann::json::parse(read_file(state));
+  const Arguments stat{"data", "stat", folder / "toks/train_*.bin", "--json"};
+  EXPECT_EQ(run(folder, stat).err, "");
+  j["done"] = false;
+  write_file_atomic(state, j.dump());
+  const std::string problem = "this folder is not finished: run data prepare again";
+  expect_error(run(folder, pretrain("tok", "run")), 1, "[" + text_of("toks") + "] " + problem);
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  const Ran described = run(folder, stat);
+  EXPECT_EQ(described.status, 0) << described.err;
+  EXPECT_EQ(described.err, "hearth: " + text_of("toks") + ": " + problem + "\n");
+}
+
 TEST_F(DataTokenizer, ACopyOfTheDatasIsTaken) {
   json_of(run(folder, pretrain("tok", "run")));
   json_of(run(folder, pretrain("run/latest", "again")));

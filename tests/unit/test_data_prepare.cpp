@@ -447,6 +447,50 @@ TEST(Prepare, ARunInAFolderOfAnotherIsRefused) {
   EXPECT_TRUE(mentions(error_of([&] { prepare(corpus.spec("out")); }), {"prepare.json"}));
 }
 
+// Whoever trains on train_*.bin gets the tokens of one run.
+TEST(Prepare, AFolderWithTokenFilesOfAnotherIsRefused) {
+  const Corpus corpus;
+  const auto refused = [&] { return error_of([&] { prepare(corpus.spec("out")); }); };
+  fs::create_directory(corpus.dir / "out");
+  for (const char* name : {"train_000007.bin", "val_000003.bin.tmp", "train.bin", "val.bin.tmp"}) {
+    put_file(corpus.dir / "out" / name, "");
+    EXPECT_TRUE(mentions(refused(), {"/out]", "1 token file ", name, "choose a new folder"}));
+    EXPECT_FALSE(fs::exists(corpus.dir / "out/prepare.json"));
+    fs::remove(corpus.dir / "out" / name);
+  }
+  put_file(corpus.dir / "out/training.bin", "");
+  prepare(corpus.spec("out"));
+  put_file(corpus.dir / "out/train_000099.bin", "");
+  EXPECT_TRUE(mentions(refused(), {"train_000099.bin"}));  // in a finished folder too
+}
+
+TEST(Prepare, ARunThatWasStoppedEarlyKeepsItsFolder) {
+  const Corpus corpus;
+  struct Stop {};
+  PrepareSpec spec = corpus.spec("out");
+  spec.save_blocks = 1000;
+  spec.on_block = [](int64_t block) {
+    if (block == 6) throw Stop();
+  };
+  EXPECT_THROW(prepare(spec), Stop);
+  const std::vector<fs::path> files{corpus.dir / "out/train_000001.bin"};
+  ASSERT_TRUE(fs::exists(files[0]));
+  EXPECT_EQ(unfinished_folders(files), std::vector{corpus.dir / "out"});
+  PrepareSpec other = corpus.spec("out");
+  other.inputs = {(corpus.dir / "1.txt").string()};
+  EXPECT_TRUE(mentions(error_of([&] { prepare(other); }), {"prepare.json", "other inputs"}));
+  // A file that the run does not write is found at its end.
+  put_file(corpus.dir / "out/train_000099.bin", "");
+  EXPECT_TRUE(
+      mentions(error_of([&] { prepare(corpus.spec("out")); }), {"such as train_000099.bin"}));
+  EXPECT_EQ(unfinished_folders(files).size(), 1u);
+  fs::remove(corpus.dir / "out/train_000099.bin");
+  prepare(corpus.spec("out"));
+  EXPECT_TRUE(unfinished_folders(files).empty());
+  prepare(corpus.spec("whole"));
+  EXPECT_EQ(corpus.output("out"), corpus.output("whole"));
+}
+
 TEST(Prepare, AStateOutOfRangeIsRefused) {
   const Corpus corpus;
   prepare(corpus.spec("out"));
