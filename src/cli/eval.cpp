@@ -12,6 +12,7 @@
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "model/files/folder.h"
+#include "sys/compression/byte_stream.h"
 #include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/progress.h"
@@ -156,7 +157,7 @@ EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
 
 // Reads one list of token ids per line.
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab) {
-  std::istringstream in(read_file(path, rows_file_limit));
+  std::istringstream in(read_unpacked(path, rows_file_limit));
   std::vector<std::vector<int32_t>> lists;
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);

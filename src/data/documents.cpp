@@ -33,16 +33,9 @@ using Source = DocumentReader::Source;
 
 std::string shown(const fs::path& path) { return path == "-" ? "stdin" : path.string(); }
 
-// The file extension without a compression suffix.
-std::string kind_of_name(fs::path path) {
-  for (const char* packed : {".gz", ".zst", ".zstd"})
-    if (path.extension() == packed) return path.stem().extension().string();
-  return path.extension().string();
-}
-
 SourceKind kind_of(const fs::path& path, std::string_view head, const DocumentSpec& spec) {
   if (spec.kind != SourceKind::automatic) return spec.kind;
-  const std::string ext = kind_of_name(path);
+  const std::string ext = extension_of(path);
   if (head.starts_with("PAR1") || ext == ".parquet") return SourceKind::parquet;
   const std::string as_text =
       spec.kind_flag ? fmt::format("pass {} text", spec.kind_flag) : "rename it to .txt";
@@ -338,6 +331,12 @@ bool has_columns(const DocumentSpec& spec, const fs::path& path) {
 
 }  // namespace
 
+std::string extension_of(const fs::path& path) {
+  for (const char* packed : {".gz", ".zst", ".zstd"})
+    if (path.extension() == packed) return path.stem().extension().string();
+  return path.extension().string();
+}
+
 void expect_column_effect(const DocumentSpec& spec) {
   if (spec.column == DocumentSpec().column) return;
   for (const fs::path& path : spec.inputs)
@@ -347,7 +346,7 @@ void expect_column_effect(const DocumentSpec& spec) {
 }
 
 void refuse_table(const fs::path& path, std::string_view keys) {
-  const std::string ext = kind_of_name(path);
+  const std::string ext = extension_of(path);
   if (ext == ".csv" || ext == ".tsv")
     fail(path.string(),
          "expected JSONL, got a {} table: write each row as a JSON object on one line of a .jsonl "

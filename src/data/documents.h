@@ -74,6 +74,9 @@ class DocumentReader {
   std::unique_ptr<Source> source_;
 };
 
+// The extension of a file name without a compression suffix: ".jsonl" of rows.jsonl.gz.
+std::string extension_of(const std::filesystem::path&);
+
 // Throws if `column` is set but all inputs are plain text, which has no columns. Standard input of
 // unknown kind may have some.
 void expect_column_effect(const DocumentSpec&);

@@ -5,6 +5,7 @@
 #include "data/jsonl.h"
 #include "eval/tasks.h"
 #include "formats/json.h"
+#include "sys/compression/byte_stream.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "text/tokenizer/encode.h"
@@ -16,14 +17,13 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 template <class F>  // f(line, "file:number")
-void each_line(const fs::path& path, F f) {
-  const std::string file = read_file(path, rows_file_limit);
-  std::string_view rest = file;
+void each_line(std::string_view rest, const fs::path& path, F f) {
+  const std::string name = path == "-" ? "stdin" : path.string();
   for (size_t number = 1; !rest.empty(); ++number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view line = rest.substr(0, end);
     if (line.ends_with('\r')) line.remove_suffix(1);
-    f(line, fmt::format("{}:{}", path.string(), number));
+    f(line, fmt::format("{}:{}", name, number));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
 }
@@ -42,10 +42,10 @@ constexpr std::string_view lambada_keys = "text, whose last word is predicted, a
   fail(where, "expected {}, got keys: {}", wanted, keys.empty() ? "none" : keys);
 }
 
-// Calls f(object, where) for each line of a file of JSON lines; `wanted`: the keys of an object.
+// Calls f(object, where) for each line of JSON lines; `wanted`: the keys of an object.
 template <class F>
-void each_object(const fs::path& path, std::string_view wanted, F f) {
-  each_line(path, [&](std::string_view line, const std::string& where) {
+void each_object(std::string_view text, const fs::path& path, std::string_view wanted, F f) {
+  each_line(text, path, [&](std::string_view line, const std::string& where) {
     if (line.empty()) return;
     const size_t begin = line.find_first_not_of(" \t\xef\xbb\xbf");  // after a byte order mark
     if (begin == line.npos || line[begin] != '{')
@@ -204,15 +204,17 @@ std::string hellaswag_text(std::string_view text) {
 
 std::vector<Choices> read_hellaswag(const fs::path& path) {
   std::vector<Choices> items;
-  if (path.extension() == ".jsonl") {
-    each_object(path, hellaswag_keys, [&](const json& j, const std::string& where) {
+  const std::string text = read_unpacked(path, rows_file_limit);
+  const bool piped = path == "-" && text.starts_with('{');
+  if (piped || extension_of(path) == ".jsonl") {
+    each_object(text, path, hellaswag_keys, [&](const json& j, const std::string& where) {
       items.push_back(hellaswag_row(j, where));
     });
     return not_empty(std::move(items), path);
   }
   Choices item;
   size_t line_of = 0;  // line within the item
-  each_line(path, [&](std::string_view line, const std::string& where) {
+  each_line(text, path, [&](std::string_view line, const std::string& where) {
     if (line_of == 0)
       item = {.context = hellaswag_text(line), .choices = {}};
     else if (line_of == 1)
@@ -230,7 +232,8 @@ std::vector<Choices> read_hellaswag(const fs::path& path) {
 
 std::vector<Choices> read_choices(const fs::path& path) {
   std::vector<Choices> items;
-  each_object(path, choice_keys, [&](const json& j, const std::string& where) {
+  const std::string text = read_unpacked(path, rows_file_limit);
+  each_object(text, path, choice_keys, [&](const json& j, const std::string& where) {
     expect_choice_keys(j, where);
     if (j.contains("question")) {
       items.push_back(arc_row(j, where));
@@ -246,7 +249,8 @@ std::vector<Choices> read_choices(const fs::path& path) {
 
 std::vector<LastWord> read_lambada(const fs::path& path) {
   std::vector<LastWord> items;
-  each_object(path, lambada_keys, [&](const json& j, const std::string& where) {
+  const std::string rows = read_unpacked(path, rows_file_limit);
+  each_object(rows, path, lambada_keys, [&](const json& j, const std::string& where) {
     if (!j.contains("text")) refuse_keys(j, lambada_keys, where);
     const std::string text = text_of(j, "text", where);
     const size_t gap = text.rfind(' ');

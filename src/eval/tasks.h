@@ -14,6 +14,8 @@
 
 namespace hearth::inline eval {
 
+// Files may be gzip or zstd; "-" is standard input.
+
 // A question with several answers, one of them correct; each is scored after the context.
 struct Choices {
   std::string context;

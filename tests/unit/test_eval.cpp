@@ -7,6 +7,7 @@
 #include "eval/score.h"
 #include "text/tokenizer/train.h"
 #include "unit/infer_model.h"
+#include "unit/packed_bytes.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {
@@ -263,6 +264,44 @@ TEST(Eval, ReadsItsFiles) {
   write_file_atomic(dir / "l.jsonl", "{\"text\": \"one two three\"}\n");
   EXPECT_EQ(read_lambada(dir / "l.jsonl")[0].context, "one two");
   EXPECT_EQ(read_lambada(dir / "l.jsonl")[0].word, " three");
+}
+
+TEST(Eval, ReadsPackedFiles) {
+  TempDir dir;
+  const std::string word = R"({"text":"one two"})", six = "A man\n1\na.\nb.\nc.\nd.\n",
+                    row = R"({"context":"So","choices":["x","y"],"gold":1})",
+                    swag = R"({"activity_label":"A","ctx_a":"b","ctx_b":"c",)"
+                           R"("endings":["a","b"],"label":"1"})";
+  for (const Packing p : {Packing::gzip, Packing::zstd}) {
+    if (!can_unpack(p)) continue;
+    const std::string ext = p == Packing::gzip ? ".gz" : ".zst";
+    const auto packed = [&](const std::string& name, const std::string& text) {
+      write_file_atomic(dir / (name + ext), packed_of(p, text));
+      return dir / (name + ext);
+    };
+    EXPECT_EQ(read_lambada(packed("l.jsonl", word)).at(0).word, " two");
+    EXPECT_EQ(read_choices(packed("c.jsonl", row)).at(0).gold, 1u);
+    EXPECT_EQ(read_hellaswag(packed("h.jsonl", swag)).at(0).context, "A: b C");
+    EXPECT_EQ(read_hellaswag(packed("h.txt", six)).at(0).choices.size(), 4u);
+    EXPECT_EQ(read_documents(packed("t.txt", six)).at(0), six);
+    EXPECT_EQ(read_documents(packed("t.jsonl", word)).at(0), "one two");
+    expect_error(error_of([&] { read_choices(packed("bad.jsonl", row + "\n{}")); }),
+                 ":2] expected");
+  }
+  const std::string heads[] = {std::string("\xfd"
+                                           "7zXZ\0\0\4",
+                                           8),
+                               "BZh91AY&SY"};
+  for (const std::string& head : heads) {
+    write_file_atomic(dir / "x.jsonl", head);
+    const auto refused = [&](auto read) {
+      expect_error(error_of([&] { read(dir / "x.jsonl"); }),
+                   "x.jsonl] expected plain, gzip or zstd data, got " +
+                       std::string(head[0] == 'B' ? "bzip2" : "xz") +
+                       ": unpack it first, or pipe it in with -");
+    };
+    refused(read_lambada), refused(read_choices), refused(read_hellaswag), refused(read_documents);
+  }
 }
 
 TEST(Eval, NamesTheLineThatIsWrong) {

@@ -96,6 +96,20 @@ void ByteStream::skip(int64_t bytes) {
   }
 }
 
+std::string read_unpacked(const std::filesystem::path& path, size_t limit) {
+  ByteStream stream(path);
+  std::string text;
+  for (size_t size = 0;;) {
+    if (size == text.size()) text.resize(std::min(std::max<size_t>(2 * size, 1 << 16), limit + 1));
+    const size_t n = stream.read(std::as_writable_bytes(std::span(text)).subspan(size));
+    if ((size += n) > limit)
+      fail(path == "-" ? "stdin" : path.string(), "expected at most {} bytes, got more", limit);
+    if (n > 0) continue;
+    text.resize(size);
+    return text;
+  }
+}
+
 bool LineReader::next(std::string_view& line, size_t longest) {
   carry_.clear();
   for (;;) {

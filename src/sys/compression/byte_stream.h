@@ -42,6 +42,9 @@ class ByteStream {
   std::unique_ptr<Unpacker> unpacker_;
 };
 
+// Everything in a file or standard input, of at most `limit` bytes after decompression.
+std::string read_unpacked(const std::filesystem::path&, size_t limit);
+
 class LineReader {
  public:
   explicit LineReader(ByteStream& stream) : stream_(stream), buffer_(1 << 18) {}
