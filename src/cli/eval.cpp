@@ -43,9 +43,18 @@ struct EvalFlags {
   Common common = {};
 };
 
+// What is scored, for messages: "474 windows of 3 documents", or "3 windows".
+struct Scored {
+  const char* part;       // singular of a ScoreItem
+  const char* item = "";  // singular of what --limit counts, if that is not a part
+  int64_t items = 0;
+};
+
 struct EvalResult {
   std::vector<Metric> metrics;
-  int64_t n = 0, tokens = 0;
+  int64_t n = 0;
+  const char* unit;  // singular of the n items
+  int64_t tokens = 0;
 };
 
 // A loaded model and the values that the tasks need.
@@ -70,17 +79,19 @@ struct Examinee {
 };
 
 std::vector<Score> scored(Examinee& e, const EvalFlags& f, std::span<const ScoreItem> items,
-                          bool greedy) {
+                          const Scored& what, bool greedy) {
   Scorer scorer(e.model.config(), e.model.params(), *e.backend,
                 {.batch_tokens = f.batch_tokens,
                  .context = e.longest,
                  .greedy = greedy,
                  .cache = cache_format(f.kv)});
+  std::string all = counted(int64_t(items.size()), what.part);
+  if (*what.item) all += " of " + counted(what.items, what.item);
   StatusLine status;
   const auto scores = scorer.score(items, [&](size_t done) {
-    if (status.due()) status.show(fmt::format("scored {} of {}", done, items.size()));
+    if (status.due()) status.show(fmt::format("scored {} of {}", done, all));
   });
-  status.finish(fmt::format("scored {} of {}", items.size(), items.size()));
+  status.finish(fmt::format("scored {}", all));
   return scores;
 }
 
@@ -101,8 +112,9 @@ EvalResult eval_choices(Examinee& e, const EvalFlags& f, std::vector<Choices> it
   for (const Choices& item : items)
     for (const std::string& choice : item.choices)
       all.push_back(encode_pair(e.model.tokenizer(), item.context, " " + choice, e.longest, e.bos));
-  const auto scores = scored(e, f, all, false);
-  return {choice_metrics(items, scores), int64_t(items.size()), tokens_in(scores)};
+  const int64_t n = int64_t(items.size());
+  const auto scores = scored(e, f, all, {"choice", "question", n}, false);
+  return {choice_metrics(items, scores), n, "question", tokens_in(scores)};
 }
 
 EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
@@ -111,8 +123,9 @@ EvalResult eval_lambada(Examinee& e, const EvalFlags& f) {
   std::vector<ScoreItem> all;
   for (const LastWord& item : items)
     all.push_back(encode_pair(e.model.tokenizer(), item.context, item.word, e.longest, e.bos));
-  const auto scores = scored(e, f, all, true);
-  return {last_word_metrics(scores), int64_t(items.size()), tokens_in(scores)};
+  const int64_t n = int64_t(items.size());
+  const auto scores = scored(e, f, all, {"last word", "text", n}, true);
+  return {last_word_metrics(scores), n, "text", tokens_in(scores)};
 }
 
 // Token files are read as in pretraining: each file is one text, regardless of documents in it.
@@ -134,8 +147,8 @@ EvalResult eval_tokens(Examinee& e, const EvalFlags& f) {
   }
   keep_first(all, f.limit);
   if (all.empty()) fail(f.data, "expected at least two tokens, got fewer");
-  const auto scores = scored(e, f, all, false);
-  return {perplexity_metrics(scores), int64_t(all.size()), tokens_in(scores)};
+  const auto scores = scored(e, f, all, {"window"}, false);
+  return {perplexity_metrics(scores), int64_t(all.size()), "window", tokens_in(scores)};
 }
 
 EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
@@ -151,8 +164,9 @@ EvalResult eval_perplexity(Examinee& e, const EvalFlags& f) {
       all.push_back(std::move(w));
   }
   if (all.empty()) fail(f.data, "the files contain no text to score");
-  const auto scores = scored(e, f, all, false);
-  return {perplexity_metrics(scores, words, bytes), int64_t(documents.size()), tokens_in(scores)};
+  const int64_t n = int64_t(documents.size());
+  const auto scores = scored(e, f, all, {"window", "document", n}, false);
+  return {perplexity_metrics(scores, words, bytes), n, "document", tokens_in(scores)};
 }
 
 // Reads one list of token ids per line.
@@ -241,7 +255,7 @@ void print_result(const EvalFlags& f, const EvalResult& r) {
   for (const Metric& m : r.metrics)
     put(m.error ? fmt::format("{} {:.5g} +- {:.2g}\n", m.name, m.value, *m.error)
                 : fmt::format("{} {:.5g}\n", m.name, m.value));
-  put(fmt::format("n {}, {} tokens scored\n", r.n, r.tokens));
+  put(fmt::format("n {}, {} scored\n", counted(r.n, r.unit), counted(r.tokens, "token")));
 }
 
 void run_eval(const EvalFlags& f) {
@@ -285,7 +299,10 @@ void add_eval(CLI::App& app) {
   add_dtype(*c, f->dtype);
   add_weights(*c, f->weights);
   add_kv(*c, f->kv);
-  c->add_option("--limit", f->limit, "use only the first N items; 0: all")
+  c->add_option(
+       "--limit", f->limit,
+       "use only the first N documents, questions, texts or lines (of token files: windows); "
+       "0: all")
       ->check(at_least(0))
       ->capture_default_str();
   c->add_option("--context", f->context, "context length in tokens; 0: the model's")

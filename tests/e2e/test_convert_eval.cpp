@@ -121,6 +121,31 @@ TEST(ConvertEval, TokenFiles) {
       1, "bad.bin");
 }
 
+// --limit counts documents, questions and texts; a document has several windows.
+TEST(ConvertEval, NamesWhatItCounts) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  const std::string row = R"({"context": "So", "choices": ["x", "y", "z"], "gold": 2})",
+                    word = R"({"text": "one two"})";
+  write_file_atomic(folder / "c.jsonl", row + "\n" + row + "\n" + row + "\n");
+  write_file_atomic(folder / "l.jsonl", word + "\n" + word + "\n");
+  write_file_atomic(folder / "t.jsonl", R"({"text": ")" + std::string(20, 'a') + "\"}\n" + word);
+  write_chain(folder / "t.bin", 100, 1);
+  const auto expect = [&](const std::string& task, const char* data, const char* limit,
+                          const std::string& scored, const std::string& n) {
+    const Ran r =
+        run(folder, {"eval", "--model", folder / "model", "--task", task, "--data", folder / data,
+                     "--limit", limit, "--context", "8", "--threads", "1"});
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_TRUE(r.err.ends_with("scored " + scored + "\n")) << r.err;
+    EXPECT_NE(r.out.find("\nn " + n + ", "), std::string::npos) << r.out;
+  };
+  expect("perplexity", "t.jsonl", "1", "3 windows of 1 document", "1 document");
+  expect("perplexity", "t.bin", "2", "2 windows", "2 windows");
+  expect("choices", "c.jsonl", "2", "6 choices of 2 questions", "2 questions");
+  expect("lambada", "l.jsonl", "2", "2 last words of 2 texts", "2 texts");
+}
+
 // What GGUF cannot hold is said before anything is written, and a call may be repeated.
 TEST(ConvertEval, WritesBothFormatsOrNone) {
   const Folder folder;
