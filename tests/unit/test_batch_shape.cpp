@@ -49,6 +49,20 @@ TEST(BatchShapes, AChangeOfLengthKeepsTheTokensOfAStep) {
   EXPECT_EQ(shapes(1, "0:16,5:64", "0"), (std::vector<BatchShape>{{0, 1, 16, 1}, {5, 1, 64, 1}}));
 }
 
+// The context of a model that is continued cannot be changed.
+TEST(BatchShapes, ALengthBeyondTheContextSaysHowToMakeItLonger) {
+  const std::string expected = "[--seq] expected up to the model's context 64, got 128";
+  TrainConfig c;
+  c.batch = 2, c.seq = "128";
+  const ModelConfig model{.vocab = 64, .context = 64, .layers = 2, .dim = 16, .heads = 2};
+  const auto shapes = [&] {
+    return batch_shapes(model.resolve(), c, MemoryBudget(int64_t(1) << 40), HeadSpec{}.chunk_bytes);
+  };
+  EXPECT_EQ(message_of(shapes), expected + ": --context 128 makes it longer");
+  c.model = "base";
+  EXPECT_EQ(message_of(shapes), expected);
+}
+
 // Windows follow schedules of their own, which end at the model's.
 TEST(BatchShapes, WindowsFollowTheirSchedules) {
   TrainConfig c;

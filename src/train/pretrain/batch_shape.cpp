@@ -55,7 +55,8 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   s.first_step = step;
   s.T = length_at(step);
   if (s.T > model.context)
-    fail_usage(where, "expected --seq up to the model's context {}, got {}", model.context, s.T);
+    fail_usage("--seq", "expected up to the model's context {}, got {}{}", model.context, s.T,
+               c.model.empty() ? fmt::format(": --context {} makes it longer", s.T) : "");
   const auto windows = window_schedules(model, c);
   s.window = windows[0].at(step, s.T), s.long_window = windows[1].at(step, s.T);
   // --batch counts sequences of the first length; other lengths keep a micro-batch's tokens.
