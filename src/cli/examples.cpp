@@ -23,6 +23,7 @@ using Method = RunResult (*)(const Config&, const RunSpec&, Backend&);
 
 template <class Config>
 void run_method(const ExampleFlags<Config>& f, Method<Config> method) {
+  f.run.check_folder();
   Config config = with_auto_dtype<Config>();
   f.config.apply(config);
   if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // the run stores it

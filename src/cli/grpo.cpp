@@ -54,6 +54,7 @@ std::string grpo_line(const GrpoResult& r) {
 }
 
 void run_grpo(const GrpoFlags& f) {
+  f.run.check_folder();
   GrpoConfig config = with_auto_dtype<GrpoConfig>();
   f.config.apply(config);
   if (config.clock == 0) config.clock = int64_t(std::time(nullptr));  // the run stores it

@@ -139,6 +139,7 @@ void check_tokenizer(PretrainSpec& spec, const PretrainFlags& f) {
 }
 
 void run(const PretrainFlags& f) {
+  f.run.check_folder();
   PretrainSpec spec;
   spec.train = with_auto_dtype<TrainConfig>();
   f.train.apply(spec.train);

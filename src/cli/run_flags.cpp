@@ -12,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/signals.h"
 #include "diag/peak_flops.h"
+#include "formats/run_folder.h"
 #include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/progress.h"
@@ -30,6 +31,8 @@ void RunFlags::add(CLI::App& app, const std::string& length) {
                  "port on 127.0.0.1 for a dashboard of the run while it trains; 0: any free port")
       ->check(between(0, 65535));
 }
+
+void RunFlags::check_folder() const { expect_new_or_resumed(run, resume); }
 
 std::unique_ptr<BoardThread> RunFlags::open_board() const {
   if (board < 0) return nullptr;

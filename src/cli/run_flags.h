@@ -18,6 +18,9 @@ struct RunFlags {
 
   // `length` names the flags that extend a resumed run.
   void add(CLI::App&, const std::string& length);
+  // Throws if the folder has a run and --resume is missing. Commands call it before they look at
+  // other flags: without --resume, those of the run are missing too.
+  void check_folder() const;
   // The dashboard of --board, for as long as the object lives; null without the flag.
   std::unique_ptr<BoardThread> open_board() const;
   void place(RunSpec&) const;  // sets what the flags say

@@ -36,15 +36,14 @@ bool has_checkpoint(const fs::path& run) {
 
 // `locked`: by another process.
 void expect_new(const fs::path& run, bool locked) {
-  const char* remedy =
-      has_checkpoint(run) ? "add --resume to go on with it"
-      : locked            ? "another process trains in it; choose another --run"
-               : "it has no checkpoint to resume from; delete it or choose another --run";
+  const char* state =
+      has_checkpoint(run) ? "has a run in it: add --resume (and --steps N to make it longer), or "
+                            "choose a new folder"
+      : locked            ? "another process trains in it: choose a new folder"
+               : "has a run without a checkpoint to resume from: delete it or choose a new folder";
   for (const char* name :
        {"config.toml", "checkpoints", "log.jsonl", "samples.jsonl", "perf.jsonl"})
-    if (fs::exists(run / name))
-      fail(run.string(), "expected a new run folder, got one with a run in it ({}); {}", name,
-           remedy);
+    if (fs::exists(run / name)) fail(run.string(), "{}", state);
 }
 
 }  // namespace

@@ -56,9 +56,10 @@ class Run {
     const bool finished = last_checkpoint_ && !evaluation_is_due() && is_over();
     evaluate();
     if (finished)
-      spec_.tell(fmt::format("{} is already finished ({} of {} steps{}); nothing was done",
-                             spec_.run.string(), state_.step, steps_,
-                             state_.step < steps_ ? ", it reached its target" : ""));
+      spec_.tell(fmt::format(
+          "{} is already finished ({} of {} steps{}", spec_.run.string(), state_.step, steps_,
+          state_.step < steps_ ? ", it reached its target); nothing was done"
+                               : "); nothing was done; --steps N makes it longer"));
     std::optional<Ending> ending = ending_here();
     // A run that ends here still leaves a checkpoint, unless it only evaluates. If a resumed run
     // had ended before a due evaluation, that evaluation was just made and is saved.
@@ -66,8 +67,7 @@ class Run {
     if (!ending) plan_snapshot();
     while (!ending) ending = advance();
     saver_.finish();
-    log_->sync();
-    spec_.phases->mark("save");
+    log_->sync(), spec_.phases->mark("save");
     log_->phases(state_.step, spec_.phases->to_json());
     if (!finished) task_.conclude(*ending, checkpoint_path());
     return result(*ending);

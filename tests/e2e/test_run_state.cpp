@@ -110,6 +110,18 @@ TEST_P(ResumedState, ARunOfAnotherCommandIsNamed) {
   }
 }
 
+// Whatever flags are missing: the first thing missing is --resume.
+TEST_P(ResumedState, AForgottenResumeIsNamed) {
+  const ShortRuns runs;
+  const std::string task = GetParam();
+  const fs::path folder = runs.folder / "run";
+  const Arguments call = runs.arguments(task, folder) + Arguments{"--stop-after-step", "1"};
+  ASSERT_EQ(run(runs.folder, call).status, 0);
+  for (const Arguments& again : {call, Arguments{task, "--run", folder, "--steps", "9"}})
+    expect_error(run(runs.folder, again), 1,
+                 "[" + folder.string() + "] has a run in it: add --resume (and --steps N");
+}
+
 // Its last numbers are those of the run; what nobody measured is not there.
 TEST_P(ResumedState, AFinishedRunSaysSo) {
   const ShortRuns runs;
@@ -118,7 +130,8 @@ TEST_P(ResumedState, AFinishedRunSaysSo) {
   const Arguments call = runs.arguments(task, folder);
   const json ended = json_of(run(runs.folder, call + Arguments{"--json"}));
   const std::string said =
-      folder.string() + " is already finished (5 of 5 steps); nothing was done";
+      folder.string() +
+      " is already finished (5 of 5 steps); nothing was done; --steps N makes it longer";
   const Ran again = run(runs.folder, call + Arguments{"--resume", "--json"});
   EXPECT_NE(again.err.find(said), std::string::npos) << again.err;
   const json j = json_of(again);

@@ -216,9 +216,8 @@ TEST(RunFolder, IsCheckedUnderItsLock) {
     expect_error(error_of([&] { open_run_folder(run, true, "a = 2\n"); }), "locked");
   }
   // Who found it new before the other took the lock finds a run in it now.
-  expect_error(
-      error_of([&] { open_run_folder(run, false, "a = 2\n"); }),
-      "got one with a run in it (config.toml); it has no checkpoint to resume from; delete");
+  expect_error(error_of([&] { open_run_folder(run, false, "a = 2\n"); }),
+               "has a run without a checkpoint to resume from: delete it");
   const std::string began = read_file(run / "config.toml");
   EXPECT_TRUE(began.starts_with("a = 1\n")) << began;
   EXPECT_EQ(read_toml(run / "config.toml").size(), 1u);
@@ -237,14 +236,15 @@ TEST(RunFolder, TellsWhatToDoWithAnOldRun) {
   };
   {
     const Fd lock = open_run_folder(run, false, "lr = 0.1\n");
-    expect_error(again(), "another process trains in it; choose another --run");
+    expect_error(again(), "another process trains in it: choose a new folder");
     EXPECT_EQ(with_other_settings().find("delete"), std::string::npos);
   }
-  expect_error(again(), "it has no checkpoint to resume from; delete it or choose another --run");
+  expect_error(again(),
+               "has a run without a checkpoint to resume from: delete it or choose a new folder");
   expect_error(with_other_settings(), "this run has no checkpoint yet: delete " + run.string() +
                                           " or choose another --run");
   make_dirs(run / "checkpoints/step-00000001");
-  expect_error(again(), "add --resume to go on with it");
+  expect_error(again(), "has a run in it: add --resume");
   EXPECT_EQ(with_other_settings().find("delete"), std::string::npos);
 }
 
@@ -379,8 +379,7 @@ TEST(RunFolder, IsNotNewWithoutItsConfig) {
     const TempDir dir;
     make_dirs((dir / name).parent_path());
     write_file_atomic(dir / name, std::string_view("{}\n"));
-    expect_error(error_of([&] { open_run_folder(dir.path(), false, ""); }),
-                 "expected a new run folder, got one with a run in it");
+    expect_error(error_of([&] { open_run_folder(dir.path(), false, ""); }), "] has a run ");
     EXPECT_EQ(read_file(dir / name), "{}\n");
     EXPECT_FALSE(fs::exists(dir / "config.toml"));
   }
