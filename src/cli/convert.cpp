@@ -16,6 +16,14 @@ struct ConvertFlags {
   bool force = false, json = false;
 };
 
+// Refuses a folder, and a path that ends like one.
+void expect_file_path(const std::string& gguf) {
+  const std::filesystem::path path = gguf;
+  if (path.lexically_normal().has_filename() && !std::filesystem::is_directory(path)) return;
+  fail_usage("--gguf", "expected a file, got the folder {}: give a name in it, such as {}", gguf,
+             (path / "model.gguf").string());
+}
+
 void run_convert(const ConvertFlags& flags) {
   ConvertSpec spec = flags.spec;
   spec.from = flags.from, spec.to = flags.to, spec.gguf = flags.gguf;
@@ -23,6 +31,7 @@ void run_convert(const ConvertFlags& flags) {
   if (!spec.upcycle && (spec.upcycle.top_k || spec.upcycle.granularity != 1))
     fail_usage("--upcycle-moe", "--top-k and --granularity need --upcycle-moe EXPERTS");
   if (!flags.gguf.empty()) {
+    expect_file_path(flags.gguf);
     expect_new(flags.gguf, flags.force);
     expect_writable(flags.gguf);
   }

@@ -214,6 +214,25 @@ TEST(ConvertEval, WrongCalls) {
       "gone");
 }
 
+TEST(ConvertEval, AFolderForTheGgufIsRefusedFirst) {
+  const Folder folder;
+  write_served_folder(folder / "served");
+  const std::string there = folder / "there", missing = folder / "missing/";
+  fs::create_directory(there);
+  const auto refused = [&](const std::string& gguf, const std::string& example) {
+    for (const Arguments& more : {Arguments{}, Arguments{"--force"}})
+      expect_error(
+          run(folder, Arguments{"convert", "--from", folder / "served", "--gguf", gguf} + more), 2,
+          "[--gguf] expected a file, got the folder " + gguf + ": give a name in it, such as " +
+              example + "\n");
+  };
+  refused(there, there + "/model.gguf");
+  refused(there + "/", there + "/model.gguf");
+  refused(missing, missing + "model.gguf");
+  EXPECT_TRUE(fs::is_empty(there));
+  EXPECT_FALSE(fs::exists(missing));
+}
+
 // As a run that diverged may leave them.
 TEST(ConvertEval, WeightsThatAreNotFiniteAreAnError) {
   const Folder folder;
