@@ -96,10 +96,7 @@ void expect_new(const std::filesystem::path& file, bool force) {
 void expect_writable(const std::filesystem::path& file) {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
-  std::vector<std::filesystem::path> missing;  // the deepest folder first
-  for (auto at = folder; !std::filesystem::exists(at, unknown) && at != at.parent_path();
-       at = at.parent_path())
-    missing.push_back(at);
+  const std::vector<std::filesystem::path> missing = missing_dirs(folder);
   make_dirs(folder);
   { const AtomicFile probe(file); }  // removed again
   for (const auto& at : missing) std::filesystem::remove(at, unknown);
@@ -167,6 +164,18 @@ std::string json_line(const nlohmann::ordered_json& j) {
 
 void print_json(const nlohmann::ordered_json& j) { put(json_line(j)); }
 
+namespace {
+
+// `again`: the command that continues; empty: there is nothing to continue.
+void say_stopped(const StoppedBySignal& s, const std::string& again) {
+  const char* end = !s.resumable    ? "; nothing was written"
+                    : again.empty() ? " before the run began; nothing was saved"
+                                    : "; to continue:\n  ";
+  say("hearth: stopped by SIG{}{}{}\n", sigabbrev_np(s.signal), end, again);
+}
+
+}  // namespace
+
 int run_command_line(int argc, char** argv) {
   CLI::App app(
       "hearth trains, fine-tunes, evaluates and serves language models on your own machine.",
@@ -207,9 +216,7 @@ int run_command_line(int argc, char** argv) {
   try {
     app.parse(args);
   } catch (const StoppedBySignal& s) {
-    const std::string again = resume_command(app, given, argv[0]);
-    say("hearth: stopped by SIG{}{}{}\n", sigabbrev_np(s.signal),
-        again.empty() ? " before the run began; nothing was saved" : "; to continue:\n  ", again);
+    say_stopped(s, s.resumable ? resume_command(app, given, argv[0]) : "");
     code = 128 + s.signal;
   } catch (const Error& e) { rethrow_with_flag(app, e); } catch (const CLI::CallForVersion&) {
     put(fmt::format("hearth {}\n", build_info().version));

@@ -2,6 +2,7 @@
 #include "model/files/convert.h"
 
 #include "cli/commands.h"
+#include "cli/signals.h"
 #include "cpu/backend.h"
 #include "sys/counted.h"
 #include "sys/error.h"
@@ -25,6 +26,7 @@ void expect_file_path(const std::string& gguf) {
 }
 
 void run_convert(const ConvertFlags& flags) {
+  count_stop_signals();
   ConvertSpec spec = flags.spec;
   spec.from = flags.from, spec.to = flags.to, spec.gguf = flags.gguf;
   spec.adapter = flags.adapter;
@@ -35,6 +37,7 @@ void run_convert(const ConvertFlags& flags) {
     expect_new(flags.gguf, flags.force);
     expect_writable(flags.gguf);
   }
+  spec.check = stop_if_signalled;
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
   if (c.widened)

@@ -57,7 +57,11 @@ const std::atomic<int>* count_stop_signals() {
 
 void expect_not_signalled(Ending ending) {
   if (const int number = first_number; ending == Ending::stopped && number)
-    throw StoppedBySignal{number};
+    throw StoppedBySignal{.signal = number};
+}
+
+void stop_if_signalled() {
+  if (const int number = first_number) throw StoppedBySignal{.signal = number, .resumable = false};
 }
 
 }  // namespace hearth::inline cli

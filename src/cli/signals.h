@@ -1,6 +1,7 @@
-// Signals. SIGINT, SIGTERM and SIGHUP ask a training command to save and exit; a second signal ends
-// it at once. Signals within a second of the first count as the same request: timeout(1) signals a
-// process and then its group, and launchers forward signals that the terminal already sent.
+// Signals. SIGINT, SIGTERM and SIGHUP ask a training command to save and exit, and convert to
+// remove what it has written; a second signal ends the command at once. Signals within a second of
+// the first count as the same request: timeout(1) signals a process and then its group, and
+// launchers forward signals that the terminal already sent.
 #pragma once
 
 #include <atomic>
@@ -17,12 +18,17 @@ void survive_write_signals();
 // Starts counting stop signals. A SIGHUP that nohup(1) ignores stays ignored.
 const std::atomic<int>* count_stop_signals();
 
-// Thrown after a run stopped by a signal has saved: the process exits with 128 + signal.
+// The process exits with 128 + signal. Thrown after a run stopped by a signal has saved, or by a
+// command that leaves nothing to resume.
 struct StoppedBySignal {
   int signal;
+  bool resumable = true;
 };
 
 // Throws StoppedBySignal if a run was stopped by a signal.
 void expect_not_signalled(Ending);
+
+// Throws it after a counted signal, for a command that then leaves nothing behind.
+void stop_if_signalled();
 
 }  // namespace hearth::inline cli

@@ -146,6 +146,26 @@ TEST_F(Signals, QuickstartSaysHowToGoOn) {
       << err;
 }
 
+TEST_F(Signals, ConvertRemovesWhatItWrote) {
+  for (const auto& [signal, name] :
+       {std::pair{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}}) {
+    SCOPED_TRACE(name);
+    const fs::path place = folder / "new";
+    // As many files as experts have matrices, so that the signal arrives before the last one.
+    const pid_t pid = start(folder,
+                            {"convert", "--from", folder / "model", "--to", place / "hf", "--gguf",
+                             place / "gguf/m.gguf", "--upcycle-moe", "1024", "--shard-bytes", "1"},
+                            "stopped");
+    wait_for_file(place / (".tmp-hf-" + std::to_string(pid)), pid);
+    kill(pid, signal);
+    EXPECT_EQ(wait_for(pid), 128 + signal);
+    EXPECT_EQ(read_file(folder / "stopped.err"),
+              "hearth: stopped by " + std::string(name) + "; nothing was written\n");
+    EXPECT_EQ(read_file(folder / "stopped.out"), "");
+    EXPECT_FALSE(fs::exists(place));
+  }
+}
+
 TEST_F(Signals, ARunOutlivesItsPipes) {
   Fifo out(folder / "piped.out"), err(folder / "piped.err");
   const pid_t pid = start(folder, tiny_run(data, run_dir, 300), "piped", folder / "piped.out");

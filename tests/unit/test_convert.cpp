@@ -355,6 +355,36 @@ TEST(Convert, PlacesTheGgufInsideTheFolder) {
   EXPECT_EQ(test::names_in(dir.path()), 4);
 }
 
+// Stopped at each check in turn, until none is left.
+TEST(Convert, LeavesNothingWhenStopped) {
+  struct Stop {};
+  TempDir dir;
+  Model m(small("gpt2"));
+  m.save(dir / "a");
+  ConvertSpec both{.from = dir / "a", .to = dir / "x/b", .gguf = dir / "y/z/m.gguf"};
+  ConvertSpec inside = both, alone = both;
+  inside.gguf = dir / "x/b/sub/m.gguf", alone.gguf.clear();
+  for (ConvertSpec spec : {both, inside, alone}) {
+    int stops = 0;
+    for (bool stopped = true; stopped; stops += stopped) {
+      stopped = false;
+      std::atomic<int> left = stops;
+      spec.check = [&left] {
+        if (left-- <= 0) throw Stop{};
+      };
+      try {
+        convert_model(spec, *m.backend);
+      } catch (const Stop&) {
+        stopped = true;
+        EXPECT_EQ(test::names_in(dir.path()), 1) << stops;
+      }
+    }
+    EXPECT_GT(stops, 2 * int(m.params.specs().size()));
+    expect_same(spec.to, m);
+    fs::remove_all(dir / "x"), fs::remove_all(dir / "y");
+  }
+}
+
 // No file of a killed call is in the result of the next one, not even under the same process id.
 TEST(Convert, RemovesLeftoversOfKilledCalls) {
   TempDir dir;

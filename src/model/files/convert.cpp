@@ -55,6 +55,20 @@ fs::path resolved(const fs::path& path) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
+// The missing folders above a file: removed again unless something is written below them.
+class NewParents {
+ public:
+  explicit NewParents(const fs::path& folder) : missing_(missing_dirs(folder)) {}
+  ~NewParents() {
+    for (const fs::path& dir : missing_) rmdir(dir.c_str());  // keeps one that is not empty
+  }
+  NewParents(const NewParents&) = delete;
+  NewParents& operator=(const NewParents&) = delete;
+
+ private:
+  std::vector<fs::path> missing_;
+};
+
 // A new folder appears under its name only when complete. An existing empty one may be a mount
 // point, which no rename can replace: its files appear in it when all are complete.
 class NewFolder {
@@ -185,7 +199,7 @@ struct ModelToWrite {
 };
 
 void write_folder(const fs::path& dir, const ModelSource& source, const ModelToWrite& result,
-                  DType dtype, int64_t shard_bytes) {
+                  DType dtype, const ConvertSpec& spec) {
   int32_t bos = -1, eos = -1;
   if (!source.tokenizer().empty()) {
     const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
@@ -195,7 +209,12 @@ void write_folder(const fs::path& dir, const ModelSource& source, const ModelToW
   write_file_atomic(dir / "config.json", config_text(source, result.config, dtype, bos, eos));
   if (!fs::exists(dir / "generation_config.json"))
     write_file_atomic(dir / "generation_config.json", hf_generation_config_json(bos, eos));
-  write_safetensors_model(dir, hf_tensors(result.config, result.params, dtype), shard_bytes);
+  std::vector<TensorToWrite> tensors = hf_tensors(result.config, result.params, dtype);
+  for (TensorToWrite& t : tensors)
+    t.produce = [produce = std::move(t.produce), &spec](const ByteSink& sink) {
+      produce([&](Bytes bytes) { spec.check(), sink(bytes); });
+    };
+  write_safetensors_model(dir, tensors, spec.shard_bytes);
 }
 
 // The types of a GGUF file's matrices, the most frequent one first: "q6_k and q8_0".
@@ -242,13 +261,15 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
     gguf = fs::absolute(spec.gguf).lexically_normal();
     if (!to.empty()) inside = path_inside(to, gguf);
   }
+  const NewParents above_to(to.parent_path()), above_gguf(gguf.parent_path());
   std::optional<NewFolder> folder;
   if (!to.empty()) folder.emplace(to);
   if (!inside.empty()) gguf = folder->dir() / inside;
   make_dirs(gguf.parent_path());
   ParamStore params(backend, decoder_params(source.config()), DType::f32);
-  source.load(params);
+  source.load(params, spec.check);
   if (source.config().lora) merge_adapters(source.config(), params);
+  spec.check();
   std::optional<ParamStore> experts;
   if (spec.upcycle) {
     experts.emplace(backend, decoder_params(merged), DType::f32);
@@ -260,12 +281,14 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
                  .dtype = std::string(type.name),
                  .params = count_params(merged),
                  .tokenizer = !source.tokenizer().empty()};
-  if (folder) write_folder(folder->dir(), source, result, type.dtype, spec.shard_bytes);
+  if (folder) write_folder(folder->dir(), source, result, type.dtype, spec);
   if (spec.gguf.empty()) {
+    spec.check();
     folder->commit();
     return done;
   }
-  const GgufWritten written = write_gguf_model(gguf, result.config, result.params, gguf_spec);
+  const GgufWritten written =
+      write_gguf_model(gguf, result.config, result.params, gguf_spec, spec.check);
   if (folder) folder->commit();
   done.widened = written.widened;
   if (const std::string types = types_of(written); !types.empty()) done.dtype = types;

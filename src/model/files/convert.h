@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "core/backend.h"
@@ -21,6 +22,8 @@ struct ConvertSpec {
   std::string dtype = {};
   int64_t shard_bytes = 5'000'000'000;
   UpcycleSpec upcycle = {};
+  // Called during the work, also by several threads at once. If it throws, nothing stays behind.
+  std::function<void()> check = [] {};
 };
 
 struct Converted {

@@ -24,6 +24,7 @@ namespace hearth::inline model {
 namespace {
 
 namespace fs = std::filesystem;
+using Check = std::function<void()>;
 
 // --- kinds of files ---
 
@@ -182,15 +183,17 @@ ModelSource ModelSource::open(const fs::path& path, const fs::path& adapter) {
   source.path_ = o.path;
   source.tokenizer_ = o.tokenizer;
   source.dtype_ = o.file.tensors.at(tensors.front().name).dtype;
-  source.load_ = [file = std::make_shared<const ModelFile>(std::move(o.file)),
-                  tensors](ParamStore& store) { load_params(store, *file, tensors); };
+  source.load_ = [file = std::make_shared<const ModelFile>(std::move(o.file)), tensors](
+                     ParamStore& store, const Check& check) {
+    load_params(store, *file, tensors, check);
+  };
   if (adapter.empty()) return source;
   const AdapterSource own = AdapterSource::open(adapter, source.config_);
   source.config_.lora = own.spec();
   source.adapter_ = own.path();
   if (has_tokenizer(own.path())) source.tokenizer_ = own.path();
-  source.load_ = [base = std::move(source.load_), own](ParamStore& store) {
-    base(store);
+  source.load_ = [base = std::move(source.load_), own](ParamStore& store, const Check& check) {
+    base(store, check);
     own.load(store);
   };
   return source;
@@ -201,10 +204,10 @@ ModelSource ModelSource::merged() const {
   ModelSource whole = *this;
   if (!config_.lora) return whole;
   whole.config_.lora = {};
-  whole.load_ = [load = load_, config = config_](ParamStore& store) {
+  whole.load_ = [load = load_, config = config_](ParamStore& store, const Check& check) {
     const auto host = make_cpu_backend(0);
     ParamStore both(*host, decoder_params(config), DType::f32);
-    load(both);
+    load(both, check);
     merge_adapters(config, both);
     for (const ParamSpec& p : store.specs())
       if (!is_adapter(p.name)) store.set(p.name, both.values(Part::weight, p.name));
@@ -212,7 +215,7 @@ ModelSource ModelSource::merged() const {
   return whole;
 }
 
-void ModelSource::load(ParamStore& store) const { load_(store); }
+void ModelSource::load(ParamStore& store, const Check& check) const { load_(store, check); }
 
 ModelSource open_base(const fs::path& model, const LoraConfig& lora) {
   ModelSource source = ModelSource::open(model);

@@ -30,8 +30,9 @@ class ModelSource {
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }  // type of the embedding; f32 for quantised weights
-  // Fills every parameter.
-  void load(ParamStore&) const;
+  // Fills every parameter. `check` is called between parameters and may throw.
+  void load(
+      ParamStore&, const std::function<void()>& check = [] {}) const;
   // The path for Tokenizer::load: the folder (the adapter's if it has a tokenizer), a llama2.c
   // model's tok*.bin, or the .gguf; empty: none.
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
@@ -42,7 +43,8 @@ class ModelSource {
   ModelConfig config_;
   DType dtype_ = DType::f32;
   std::filesystem::path path_, tokenizer_, adapter_;
-  std::function<void(ParamStore&)> load_;  // owns the mapped files
+  std::function<void(ParamStore&, const std::function<void()>& check)>
+      load_;  // owns the mapped files
 };
 
 // The model that training starts from. Adapters in it are merged into their base. New adapters on

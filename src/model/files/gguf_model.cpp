@@ -98,7 +98,7 @@ void expect_gguf(const ModelConfig& config, const GgufSpec& spec) {
 }
 
 GgufWritten write_gguf_model(const fs::path& path, const ModelConfig& config, ParamStore& store,
-                             const GgufSpec& spec) {
+                             const GgufSpec& spec, const std::function<void()>& check) {
   const ModelConfig c = without_modules(config);
   const HfType type = exportable(c);
   const GgufKeys keys = model_keys(c, type, spec);
@@ -106,6 +106,7 @@ GgufWritten write_gguf_model(const fs::path& path, const ModelConfig& config, Pa
   GgufWritten written;
   std::vector<GgufTensorToWrite> tensors = gguf_tensors(c, type, store);
   for (GgufTensorToWrite& t : tensors) {
+    t.values = [values = std::move(t.values), &check] { return check(), values(); };
     if (!is_coarse(t)) continue;
     const GgmlType wanted = type_for(t.name, c, spec.type);
     t.type = fitting(wanted, t.shape.back());

@@ -2,6 +2,7 @@
 // llama.cpp has too.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -29,8 +30,9 @@ struct GgufWritten {
 // Throws for a model that none of llama.cpp's architectures computes, and for a tokenizer or a chat
 // template that GGUF cannot hold.
 void expect_gguf(const ModelConfig&, const GgufSpec&);
-// Refuses the same before it reads a weight.
-GgufWritten write_gguf_model(const std::filesystem::path&, const ModelConfig&, ParamStore&,
-                             const GgufSpec&);
+// Refuses the same before it reads a weight. `check` is called before each tensor is written.
+GgufWritten write_gguf_model(
+    const std::filesystem::path&, const ModelConfig&, ParamStore&, const GgufSpec&,
+    const std::function<void()>& check = [] {});
 
 }  // namespace hearth::inline model

@@ -132,7 +132,8 @@ std::vector<FileTensor> checked_tensors(ModelFile& f, ModelConfig& c) {
   return wanted;
 }
 
-void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTensor>& tensors) {
+void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTensor>& tensors,
+                 const std::function<void()>& check) {
   std::map<std::string_view, std::vector<const FileTensor*>> parts;
   for (const FileTensor& t : tensors) {
     if (t.param.empty())
@@ -144,6 +145,7 @@ void load_params(ParamStore& store, const ModelFile& f, const std::vector<FileTe
     if (t.copy) require_equal(f, t, *parts.at(t.param).front());
   for (const ParamSpec& p : store.specs()) {
     if (is_adapter(p.name)) continue;  // adapters have their own files
+    check();
     const auto it = parts.find(p.name);
     if (it == parts.end()) fail(f.where, "the file has no tensor for the parameter {}", p.name);
     int64_t numbers = 0;

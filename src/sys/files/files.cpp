@@ -248,6 +248,16 @@ void make_dirs(const fs::path& path) {
   }
 }
 
+std::vector<fs::path> missing_dirs(const fs::path& path) {
+  std::error_code unknown;
+  std::vector<fs::path> missing;
+  if (path.empty()) return missing;
+  for (auto at = fs::absolute(path); !fs::exists(at, unknown) && at != at.parent_path();
+       at = at.parent_path())
+    missing.push_back(at);
+  return missing;
+}
+
 void make_new_dir(const fs::path& path) {
   make_dirs(path.parent_path());
   if (mkdir(path.c_str(), 0777) != 0) fail_errno(path, "create a new folder");

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace hearth::inline sys {
 
@@ -105,7 +106,9 @@ inline void write_file_atomic(const std::filesystem::path& path, std::string_vie
 
 void fsync_file(const std::filesystem::path&);
 void fsync_dir(const std::filesystem::path&);
-void make_dirs(const std::filesystem::path&);     // with parents, synced; may already exist
+void make_dirs(const std::filesystem::path&);  // with parents, synced; may already exist
+// The folders that make_dirs() would create, the deepest one first.
+std::vector<std::filesystem::path> missing_dirs(const std::filesystem::path&);
 void make_new_dir(const std::filesystem::path&);  // the same, but the last one must be new
 // Removes the folders in `dir` named `prefix` + process id whose process has ended or is this one.
 void remove_leftovers(const std::filesystem::path& dir, std::string_view prefix);
