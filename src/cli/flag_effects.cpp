@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "cli/flags.h"
+#include "model/config.h"
 #include "optim/muon.h"
 #include "sys/error.h"
 
@@ -30,6 +31,16 @@ std::string last_name(const std::vector<std::string>& args, const std::string& f
 // 0 if the flag is absent or its value is no number, which is an error of its own.
 double number(const std::vector<std::string>& args, const std::string& flag) {
   return std::strtod(value_of(args, flag).c_str(), nullptr);
+}
+
+// Of a boolean flag; the last spelling counts.
+bool is_on(const std::vector<std::string>& args, const std::string& flag) {
+  bool on = false;
+  for (const std::string& a : args) {
+    if (a == flag || a == flag + "=true") on = true;
+    if (a == flag + "=false" || a == "--no-" + flag.substr(2)) on = false;
+  }
+  return on;
 }
 
 // The flags that give a training command its validation data: "--val or --holdout".
@@ -68,9 +79,15 @@ void expect_validation(const CLI::App& command, const AskedFlags& f) {
   const std::string data = validation_flags(command);
   if (number(f.args, "--target-loss") > 0 && (!f.of_run || f.asked.contains("--target-loss")))
     fail_usage("--target-loss", "expected {} with it, got none", data);
-  if (!f.of_run && f.asked.contains("--eval-every") && number(f.args, "--eval-every") > 0)
-    fail_usage("--eval-every",
-               "has no effect: there is no validation data; leave it out, or give {}", data);
+  if (f.of_run) return;
+  const auto refuse = [&](const char* flag, bool set) {
+    if (set && f.asked.contains(flag))
+      fail_usage(flag, "has no effect: there is no validation data; leave it out, or give {}",
+                 data);
+  };
+  refuse("--eval-every", number(f.args, "--eval-every") > 0);
+  refuse("--eval-tokens", number(f.args, "--eval-tokens") > 0);
+  refuse("--eval-documents", is_on(f.args, "--eval-documents"));
 }
 
 // The other settings of a new run. A resumed run may be given those that it began with.
@@ -86,7 +103,80 @@ void expect_used(const AskedFlags& f) {
          "--optimizer lion does not use it");
   refuse("--sample-prompt", number(f.args, "--sample-every") == 0,
          "without --sample-every there are no samples");
+  refuse("--sample-tokens",
+         number(f.args, "--sample-tokens") > 0 && number(f.args, "--sample-every") == 0,
+         "without --sample-every there are no samples");
+  refuse("--document-start",
+         number(f.args, "--document-start") >= 0 && !is_on(f.args, "--document-mask") &&
+             !is_on(f.args, "--eval-documents"),
+         "only --document-mask and --eval-documents use it");
   refuse("--kl", number(f.args, "--beta") == 0, "there is no KL penalty without --beta");
+}
+
+// The model that --preset and the model flags describe, except for its booleans and derived fields.
+ModelConfig model_in(const std::vector<std::string>& args) {
+  const std::string base = value_of(args, "--preset");
+  ModelConfig c = base.empty() ? ModelConfig() : preset(base);
+  c.visit([&](const char* name, auto& field, const char*) {
+    if constexpr (!std::is_same_v<std::decay_t<decltype(field)>, bool>) {
+      const std::string flag = flag_name(name), value = value_of(args, flag);
+      if (!value.empty()) field_from_text(field, {value}, flag);
+    }
+  });
+  return c;
+}
+
+// Whether a pattern, which is repeated over the layers, gives this letter to one of them.
+bool has_letter(const std::string& pattern, int64_t layers, char letter) {
+  return pattern.substr(0, size_t(std::max<int64_t>(layers, 0))).find(letter) != pattern.npos;
+}
+
+struct ModelChoice {
+  bool used;
+  std::string why_not;
+  std::vector<const char*> flags;
+};
+
+std::vector<ModelChoice> model_choices(const ModelConfig& m, const AskedFlags& f) {
+  const std::string position = fmt::format("position is {}", enum_name(m.position));
+  const std::string scaling = fmt::format("rope_scaling is {}", enum_name(m.rope_scaling));
+  const bool by_length =
+      m.rope_scaling == RopeScaling::yarn || m.rope_scaling == RopeScaling::llama3;
+  const bool windows = m.window || m.long_window ||
+                       !value_of(f.args, "--window-schedule").empty() ||
+                       !value_of(f.args, "--long-window-schedule").empty();
+  return {
+      {m.position == Position::rope,
+       position,
+       {"--rope-theta", "--rotary", "--rope-pairs", "--rope-scaling", "--rope-factor",
+        "--rope-context", "--rope-low", "--rope-high", "--rope-local-theta"}},
+      {m.rope_scaling != RopeScaling::none, scaling, {"--rope-factor"}},
+      {by_length, scaling, {"--rope-context", "--rope-low", "--rope-high"}},
+      {has_letter(m.rope_pattern, m.layers, 'L'),
+       "no layer has the letter L in rope_pattern",
+       {"--rope-local-theta"}},
+      {m.position == Position::relative, position, {"--relative-buckets", "--relative-distance"}},
+      {windows, "window and long_window are 0", {"--window-pattern"}},
+      {has_letter(m.window_pattern, m.layers, 'S'),
+       "no layer has the letter S in window_pattern",
+       {"--window"}},
+      {has_letter(m.window_pattern, m.layers, 'L'),
+       "no layer has the letter L in window_pattern",
+       {"--long-window"}},
+      {m.output_gate != OutputGate::none, "output_gate is none", {"--gate-inputs"}},
+      {bool(m.moe),
+       "the model has no experts",
+       {"--top-k", "--router", "--router-scale", "--norm-topk"}},
+  };
+}
+
+// The flags of a new model. 0 is always accepted: it says that a choice is not made.
+void expect_model_used(const CLI::App& command, const AskedFlags& f) {
+  if (!command.get_option_no_throw("--preset") || !value_of(f.args, "--model").empty()) return;
+  for (const ModelChoice& choice : model_choices(model_in(f.args), f))
+    for (const char* flag : choice.flags)
+      if (!choice.used && f.asked.contains(flag) && value_of(f.args, flag) != "0")
+        fail_usage(flag, "has no effect: {}; leave it out", choice.why_not);
 }
 
 }  // namespace
@@ -98,7 +188,9 @@ void expect_effect(const CLI::App& command, const AskedFlags& flags) {
   expect_muon(flags);
   if (!command.get_option_no_throw("--resume")) return;  // not a training command
   expect_validation(command, flags);
-  if (!flags.of_run) expect_used(flags);
+  if (flags.of_run) return;
+  expect_used(flags);
+  expect_model_used(command, flags);
 }
 
 }  // namespace hearth::inline cli

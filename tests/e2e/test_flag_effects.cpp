@@ -21,6 +21,13 @@ TEST(FlagEffects, UselessFlagsOfANewRunAreRefused) {
        "out\n"},
       {"grpo --kl k1",
        "[--kl] has no effect: there is no KL penalty without --beta; leave it out\n"},
+      {"pretrain --eval-tokens 64",
+       "[--eval-tokens] has no effect: there is no validation data; leave it out, or give --val\n"},
+      {"pretrain --eval-documents", "[--eval-documents] has no effect: there is no validation"},
+      {"pretrain --sample-tokens 100",
+       "[--sample-tokens] has no effect: without --sample-every there are no samples"},
+      {"pretrain --document-start 3 --document-mask=no",
+       "[--document-start] has no effect: only --document-mask and --eval-documents use it"},
       {"pretrain --target-loss 2", "[--target-loss] expected --val with it, got none\n"},
       {"sft --target-loss 2", "[--target-loss] expected --val or --holdout with it, got none\n"},
       {"dpo --target-loss 2", "[--target-loss] expected --val or --holdout with it, got none\n"},
@@ -47,6 +54,68 @@ TEST(FlagEffects, FlagsInUseAreNot) {
   }
 }
 
+TEST(FlagEffects, UselessModelFlagsOfANewRunAreRefused) {
+  const Folder folder;
+  const std::vector<std::pair<const char*, const char*>> useless{
+      {"--rope-factor 4", "[--rope-factor] has no effect: rope_scaling is none; leave it out\n"},
+      {"--rope-context 128", "[--rope-context] has no effect: rope_scaling is none"},
+      {"--rope-scaling linear --rope-high 4", "[--rope-high] has no effect: rope_scaling is lin"},
+      {"--position alibi --rope-theta 1e4", "[--rope-theta] has no effect: position is alibi"},
+      {"--preset gpt2 --rotary 0.5", "[--rotary] has no effect: position is learned"},
+      {"--rope-local-theta 100",
+       "[--rope-local-theta] has no effect: no layer has the letter L in rope_pattern"},
+      {"--layers 2 --rope-pattern RRL --rope-local-theta 100", "[--rope-local-theta] has no eff"},
+      {"--relative-buckets 32", "[--relative-buckets] has no effect: position is rope"},
+      {"--relative-distance 64", "[--relative-distance] has no effect: position is rope"},
+      {"--window-pattern SL", "[--window-pattern] has no effect: window and long_window are 0"},
+      {"--long-window 4",
+       "[--long-window] has no effect: no layer has the letter L in window_pattern"},
+      {"--window 4 --window-pattern L",
+       "[--window] has no effect: no layer has the letter S in window_pattern"},
+      {"--gate-inputs 8", "[--gate-inputs] has no effect: output_gate is none"},
+      {"--top-k 2", "[--top-k] has no effect: the model has no experts"},
+      {"--preset moe-64 --experts 0 --router softmax",
+       "[--router] has no effect: the model has no"},
+      {"--norm-topk", "[--norm-topk] has no effect: the model has no experts"},
+  };
+  for (const auto& [line, error] : useless) {
+    SCOPED_TRACE(line);
+    expect_error(run(folder, Arguments{"pretrain"} + words(line)), 2, error);
+  }
+  // A new run, although it may be resumed.
+  const Ran r = run(folder, words("pretrain --rope-factor=4 --resume --data t.bin --run none"));
+  EXPECT_EQ(r.status, 2);
+  EXPECT_NE(r.err.find("[--rope-factor] has no effect: rope_scaling is none"), std::string::npos);
+}
+
+TEST(FlagEffects, ModelFlagsInUseAreNot) {
+  const Folder folder;
+  write_file_atomic(folder / "all.toml",
+                    std::string_view("top_k = 2\nrope_factor = 1\nrelative_buckets = 32\n"
+                                     "eval_tokens = 64\nsample_tokens = 5\n"));
+  write_file_atomic(folder / "yarn.toml", std::string_view("rope_scaling = \"yarn\"\n"));
+  const std::string all = folder / "all.toml", yarn = folder / "yarn.toml";
+  for (const std::string& line :
+       {std::string("--rope-scaling yarn --rope-factor 4 --rope-context 64 --rope-low 1"),
+        std::string("--rope-scaling=linear --rope-factor=4 --rope-context 0"),
+        std::string("--rope-pattern LR --rope-local-theta 100"),
+        std::string("--position relative --relative-buckets 8 --relative-distance 64"),
+        std::string("--long-window 4 --window-pattern SL"),
+        std::string("--preset speedrun-124m --window 6 --long-window 12"),
+        std::string("--window-pattern SL --window-schedule 0:8,1:0"),
+        std::string("--output-gate per_head --gate-inputs 8"), std::string("--experts 4 --top-k 2"),
+        std::string("--preset moe-64 --top-k 2 --router softmax"),
+        std::string("--long-window 0 --gate-inputs 0"),
+        std::string("--document-mask --document-start 3"),
+        std::string("--val v.bin --eval-documents --document-start 3 --eval-tokens 64"),
+        std::string("--recipe nocap-fast --document-start 3"),
+        std::string("--sample-every 2 --sample-tokens 5"), "--config " + all,
+        "--rope-factor 4 --config " + yarn}) {
+    const Ran r = run(folder, Arguments{"pretrain"} + words(line));  // it lacks --run
+    EXPECT_EQ(r.err.find("no effect"), std::string::npos) << line << ": " << r.err;
+  }
+}
+
 // A resumed run may be given a setting that it has no use for, but not a target it cannot reach.
 TEST(FlagEffects, OfAResumedRunOnlyATargetIsRefused) {
   const Folder folder;
@@ -56,7 +125,7 @@ TEST(FlagEffects, OfAResumedRunOnlyATargetIsRefused) {
   const Arguments resume{"pretrain", "--run", folder / "run", "--resume", "--json"};
   expect_error(run(folder, resume + Arguments{"--target-loss", "2"}), 2,
                "[--target-loss] expected --val with it, got none");
-  EXPECT_EQ(json_of(run(folder, resume + Arguments{"--eval-every", "3"}))["steps"], 4);
+  EXPECT_EQ(json_of(run(folder, resume + words("--eval-every 3 --sample-tokens 5")))["steps"], 4);
 }
 
 }  // namespace
