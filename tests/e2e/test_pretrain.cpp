@@ -352,7 +352,7 @@ TEST_F(Pretrain, RefusesNumbersNoRunCanUse) {
     }
   const std::string odd = folder / "caf\xe9.bin";  // config.toml could not hold it
   fs::copy(data, odd);
-  expect_error(run(folder, tiny_run(odd, folder / "r", 5)), 2, "[data] expected UTF-8");
+  expect_error(run(folder, tiny_run(odd, folder / "r", 5)), 2, "[--data] expected UTF-8");
   // A decay of no steps would be none.
   expect_error(run(folder, tiny_run(data, folder / "r", 5) + Arguments{"--schedule", "wsd"}), 2,
                "[--decay-steps] expected 1 to the 5 steps");
