@@ -218,11 +218,10 @@ void explain_leftover(const CLI::App& command) {
                remedy(meant, command));
   }
   if (left.empty()) return;
-  std::string meant = flag_for_stray(command);
-  if (!meant.empty()) meant += " " + quoted_for_shell(left[0]);
-  if (left[0] == "help") meant = full_name(command) + " --help";
+  const std::string flag = flag_for_stray(command);
   fail_usage(command.get_name(), "{} takes no argument without a flag, got {}; {}",
-             full_name(command), left[0], remedy(meant, command));
+             full_name(command), left[0],
+             remedy(flag.empty() ? flag : flag + " " + quoted_for_shell(left[0]), command));
 }
 
 // Names the missing flag, taken from CLI11's "--model is required".

@@ -45,14 +45,23 @@ void add_help(CLI::App& app) {
   app.add_subcommand("version", "print the version");
 }
 
-// `help data get` as `data get --help`, and `version` as `--version`.
-std::vector<std::string> with_help_flags(std::vector<std::string> given) {
+// `help data get` and `data get help` as `data get --help`, and `version` as `--version`.
+std::vector<std::string> with_help_flags(const CLI::App& app, std::vector<std::string> given) {
   if (given.empty()) return given;
   if (given[0] == "version") given[0] = "--version";
-  if (given[0] == "help") {
-    given.erase(given.begin());
-    given.push_back("--help");
+  const bool first = given[0] == "help";
+  if (first) given.erase(given.begin());
+  size_t words = 0;  // those that name the command
+  for (const CLI::App* at = &app; words < given.size(); ++words) {
+    const auto named =
+        at->get_subcommands([&](const CLI::App* c) { return c->get_name() == given[words]; });
+    if (named.empty()) break;
+    at = named[0];
   }
+  const bool last = words > 0 && words + 1 == given.size() && given[words] == "help";
+  // Flags beside a command do not change its help, and might lack their values.
+  if (last || (first && words < given.size() && given[words].starts_with('-'))) given.resize(words);
+  if (first || last) given.push_back("--help");
   return given;
 }
 
@@ -203,7 +212,7 @@ int run_command_line(int argc, char** argv) {
   allow_config_files(app);
   add_help(app);
 
-  const std::vector<std::string> given = with_help_flags({argv + 1, argv + argc});
+  const std::vector<std::string> given = with_help_flags(app, {argv + 1, argv + argc});
   if (given.empty()) {  // the first call of many users
     put(app.help());
     flush();

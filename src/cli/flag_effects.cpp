@@ -164,9 +164,8 @@ std::vector<ModelChoice> model_choices(const ModelConfig& m, const AskedFlags& f
        "no layer has the letter L in window_pattern",
        {"--long-window"}},
       {m.output_gate != OutputGate::none, "output_gate is none", {"--gate-inputs"}},
-      {bool(m.moe),
-       "the model has no experts",
-       {"--top-k", "--router", "--router-scale", "--norm-topk"}},
+      {bool(m.moe), "the model has no experts", {"--top-k", "--router", "--router-scale"}},
+      {m.moe || !is_on(f.args, "--norm-topk"), "the model has no experts", {"--norm-topk"}},
   };
 }
 

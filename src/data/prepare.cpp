@@ -1,5 +1,8 @@
 #include "data/prepare.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <exception>
 #include <future>
@@ -94,6 +97,15 @@ bool is_token_file(std::string_view name) {
   return name == "train.bin" || name == "val.bin" || (numbered && name.ends_with(".bin"));
 }
 
+// Keeps other processes from preparing into the folder; empty if it does not exist.
+Fd lock_folder(const fs::path& out) {
+  if (!fs::is_directory(out)) return {};
+  Fd fd = open_file(out, O_RDONLY | O_DIRECTORY, "read the folder");
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    fail(out.string(), "another process prepares data in this folder: choose a new folder");
+  return fd;
+}
+
 // Documents that one thread encodes in order. Pieces are few and long, so that their buffers are
 // reused.
 struct Piece {
@@ -142,6 +154,7 @@ class Run {
 
   PrepareResult run() {
     expect_column_effect(sources_);
+    Fd lock = lock_folder(spec_.out);
     const bool done = restore();
     // Between a first state and the last one every token file may be one of this run's.
     if (done || !claimed_) refuse_others();
@@ -149,6 +162,10 @@ class Run {
       rule_ = choose_sides(sources_, spec_.val_fraction);
       if (rule_.pieces) sources_.piece = std::min(sources_.piece, side_piece_bytes);
       make_dirs(spec_.out);
+      if (!lock) {  // the folder is new, or another process has made it since
+        lock = lock_folder(spec_.out);
+        refuse_others();
+      }
       DocumentReader reader(sources_, at_);
       ProgressLine progress("prepare", {total_bytes(), reader.packed_position(), bytes_},
                             spec_.progress);
@@ -192,10 +209,14 @@ class Run {
     if (!fs::exists(path)) return false;
     const json text = read_json(path);
     const StateFields state(text, path.string());
-    if (state.value("run") != fingerprint_)
-      fail(path.string(),
-           "this folder has the state of a run with other inputs, tokenizer or settings: choose "
-           "another folder, or delete this one");
+    if (state.value("run") != fingerprint_) {
+      if (state.boolean("done") || state.integer("bytes") > 0)
+        fail(path.string(),
+             "this folder has the state of a run with other inputs, tokenizer or settings: choose "
+             "another folder, or delete this file and the token files beside it");
+      remove_token_files();  // of a run that ended before it saved any progress
+      return false;
+    }
     const int64_t inside = state.has("inside") ? state.integer("inside", 0, 31) : 0;  // bits
     at_ = {state.integer("file", 0, int64_t(sources_.inputs.size())),
            state.integer("offset"),
@@ -223,10 +244,17 @@ class Run {
       for (const auto& [p, tokens] : s->files())
         if (!fs::exists(p) || TokenFile(p).size() != tokens)
           fail(p.string(),
-               "expected the {} tokens that a finished run wrote: delete the output folder and "
-               "start again",
-               tokens);
+               "expected the {} tokens that a finished run wrote: delete {} and the token files "
+               "beside it to start again",
+               tokens, path.string());
     return true;
+  }
+
+  // When the folder got its state, it had no token files of others.
+  void remove_token_files() const {
+    const std::vector<fs::directory_entry> entries(fs::directory_iterator(spec_.out), {});
+    for (const fs::path& path : entries)
+      if (is_token_file(path.filename().string())) fs::remove(path);
   }
 
   // Training on all files of the folder would mix those of another run with this run's.

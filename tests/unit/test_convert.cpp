@@ -298,7 +298,7 @@ TEST(Convert, FillsAnExistingFolder) {
   TempDir dir;
   Model m(small("gpt2"));
   m.save(dir / "a");
-  fs::create_directory(dir / "real");
+  fs::create_directories(dir / "real/lost+found");  // as a new file system has
   fs::create_directory_symlink("real", dir / "link");
   struct stat before {
   }, after{};
@@ -310,7 +310,8 @@ TEST(Convert, FillsAnExistingFolder) {
   EXPECT_TRUE(fs::is_symlink(dir / "link"));
   expect_same(dir / "real", m);
   expect_same(dir / "real/sub/m.gguf", m);
-  EXPECT_EQ(test::names_in(dir / "real"), 4);  // config, generation config, weights and sub
+  // lost+found, config, generation config, weights and sub
+  EXPECT_EQ(test::names_in(dir / "real"), 5);
   EXPECT_EQ(test::names_in(dir.path()), 3);
 }
 

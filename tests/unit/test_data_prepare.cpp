@@ -476,9 +476,6 @@ TEST(Prepare, ARunThatWasStoppedEarlyKeepsItsFolder) {
   const std::vector<fs::path> files{corpus.dir / "out/train_000001.bin"};
   ASSERT_TRUE(fs::exists(files[0]));
   EXPECT_EQ(unfinished_folders(files), std::vector{corpus.dir / "out"});
-  PrepareSpec other = corpus.spec("out");
-  other.inputs = {(corpus.dir / "1.txt").string()};
-  EXPECT_TRUE(mentions(error_of([&] { prepare(other); }), {"prepare.json", "other inputs"}));
   // A file that the run does not write is found at its end.
   put_file(corpus.dir / "out/train_000099.bin", "");
   EXPECT_TRUE(
@@ -489,6 +486,37 @@ TEST(Prepare, ARunThatWasStoppedEarlyKeepsItsFolder) {
   EXPECT_TRUE(unfinished_folders(files).empty());
   prepare(corpus.spec("whole"));
   EXPECT_EQ(corpus.output("out"), corpus.output("whole"));
+}
+
+// A setting can be corrected in the same folder as long as no progress was saved.
+TEST(Prepare, AnotherRunTakesTheFolderOfOneWithoutProgress) {
+  const Corpus corpus;
+  struct Stop {};
+  PrepareSpec spec = corpus.spec("out");
+  spec.save_blocks = 1000;
+  spec.on_block = [](int64_t block) {
+    if (block == 6) throw Stop();
+  };
+  EXPECT_THROW(prepare(spec), Stop);
+  for (const char* out : {"out", "own"}) {
+    PrepareSpec other = corpus.spec(out);
+    other.inputs = {(corpus.dir / "1.txt").string()};
+    EXPECT_FALSE(prepare(other).resumed);
+  }
+  EXPECT_EQ(corpus.output("out"), corpus.output("own"));
+}
+
+TEST(Prepare, OnlyOneProcessWritesAFolder) {
+  const Corpus corpus;
+  PrepareSpec spec = corpus.spec("out");
+  std::string refused;
+  spec.on_block = [&](int64_t block) {
+    if (block == 0) refused = error_of([&] { prepare(corpus.spec("out")); });
+  };
+  prepare(spec);
+  EXPECT_TRUE(mentions(refused, {"/out]", "another process prepares data", "new folder"}));
+  prepare(corpus.spec("own"));
+  EXPECT_EQ(corpus.output("out"), corpus.output("own"));
 }
 
 TEST(Prepare, AStateOutOfRangeIsRefused) {

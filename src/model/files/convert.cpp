@@ -69,6 +69,12 @@ class NewParents {
   std::vector<fs::path> missing_;
 };
 
+bool has_files(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename() != "lost+found") return true;  // a new file system has that one
+  return false;
+}
+
 // A new folder appears under its name only when complete. An existing empty one may be a mount
 // point, which no rename can replace: its files appear in it when all are complete.
 class NewFolder {
@@ -78,8 +84,7 @@ class NewFolder {
       fail(path_.string(), "expected a new or empty folder, got a file or a broken link");
     const std::string prefix = fmt::format(".tmp-{}-", path_.filename().string());
     for (const fs::path& place : {path_.parent_path(), path_}) remove_leftovers(place, prefix);
-    std::error_code ignored;
-    if (exists_ && !fs::is_empty(path_, ignored))
+    if (exists_ && has_files(path_))
       fail(path_.string(), "expected a new or empty folder, got one with files");
     dir_ = (exists_ ? path_ : path_.parent_path()) / fmt::format("{}{}", prefix, getpid());
     make_new_dir(dir_);
