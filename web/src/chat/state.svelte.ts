@@ -126,8 +126,10 @@ class Chat {
     this.save_soon(id);
   }
 
+  // What a person does is saved at once: a browser may end the save that a reload begins.
   change(change: (c: Conversation) => Conversation) {
     this.update(this.current.id, change);
+    void this.save(this.current.id);
   }
 
   private save_soon(id: string) {
