@@ -4,6 +4,7 @@
 
 #include "core/plan.h"
 #include "cpu/reference/reference.h"
+#include "model/decoder.h"
 #include "sys/error.h"
 #include "sys/memory.h"
 
@@ -79,6 +80,13 @@ std::string describe(const MemoryNeed& m) {
   if (m.offload)
     s += fmt::format(", and {:.2f} of the host", double(m.masters + m.optimizer_state) / unit);
   return s;
+}
+
+int64_t idle_module_bytes(const ParamStore& store) {
+  int64_t elements = 0;
+  for (const ParamSpec& p : store.specs())
+    if (is_of_module(p) && !p.trainable) elements += padded_size(p);
+  return elements * size_of(store.dtype());
 }
 
 void expect_fit(const MemoryNeed& need, const MemoryBudget& budget, const std::string& remedy) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/memory_budget.h"
+#include "core/params.h"
 #include "core/tape.h"
 #include "optim/update.h"
 
@@ -27,6 +28,8 @@ struct MemoryNeed {
 // Of a program that computes gradients, with the update that follows it.
 MemoryNeed memory_need(Tape, const UpdateSpec&);
 std::string describe(const MemoryNeed&);
+// Of the weights of modules of multi-token prediction that are not trained: no program has them.
+int64_t idle_module_bytes(const ParamStore&);
 
 // Throws if the need does not fit in the budget. The error says what each part needs, and the
 // remedy in words.

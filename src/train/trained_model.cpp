@@ -27,13 +27,6 @@ std::vector<ParamSpec> params_in_training(const ModelConfig& c, Modules modules)
 
 }  // namespace
 
-int64_t idle_module_bytes(const ParamStore& store) {
-  int64_t elements = 0;
-  for (const ParamSpec& p : store.specs())
-    if (is_of_module(p) && !p.trainable) elements += padded_size(p);
-  return elements * size_of(store.dtype());
-}
-
 void expect_savable(const Tokenizer& t, std::string_view remedy) {
   if (const std::string problem = t.save_problem(); !problem.empty())
     fail("tokenizer", "{}, so the checkpoints could not carry it; {}", problem, remedy);

@@ -43,9 +43,6 @@ struct TrainedModel {
   Memory memory;
 };
 
-// Bytes of the weights of modules that stay: no program of a run has them.
-int64_t idle_module_bytes(const ParamStore&);
-
 // Throws if checkpoints could not carry the tokenizer. The error ends with `remedy`.
 void expect_savable(const Tokenizer&, std::string_view remedy);
 
