@@ -78,6 +78,15 @@ std::map<std::string, std::string> module_tensors(const fs::path& model, int64_t
   return found;
 }
 
+// A few greedy tokens of a model.
+std::string generated(const ShortRuns& runs, const fs::path& model, const Arguments& more = {}) {
+  const Ran r = run(runs.folder, Arguments{"generate", "--model", model.string(), "--prompt", "ab",
+                                           "--max-tokens", "12", "--greedy", "--threads", "1"} +
+                                     more);
+  EXPECT_EQ(r.status, 0) << r.err;
+  return r.out;
+}
+
 class LayerCommand : public testing::TestWithParam<Choice> {};
 
 TEST_P(LayerCommand, ResumesToTheBit) {
@@ -137,16 +146,8 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
                          " --reward exact --prompts 2" + " --group 2 --max-completion 4"));
   EXPECT_EQ(grpo.status, 0) << grpo.err;
 
-  const auto generated = [&](const fs::path& model, const Arguments& more = {}) {
-    const Ran r =
-        run(runs.folder, Arguments{"generate", "--model", model.string(), "--prompt", "ab",
-                                   "--max-tokens", "12", "--greedy", "--threads", "1"} +
-                             more);
-    EXPECT_EQ(r.status, 0) << r.err;
-    return r.out;
-  };
   // The adapters are found again by the names that they were written with.
-  generated(runs.folder / "lora");
+  generated(runs, runs.folder / "lora");
 
   const fs::path folder = runs.folder / "folder";
   const Ran own = run(runs.folder, {"convert", "--from", base.string(), "--to", folder.string()});
@@ -154,13 +155,13 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   EXPECT_NE(read_file(folder / "config.json")
                 .find(fmt::format("\"model_type\": \"{}\"", GetParam().type)),
             std::string::npos);
-  EXPECT_EQ(generated(folder), generated(base));
+  EXPECT_EQ(generated(runs, folder), generated(runs, base));
 
   const Ran gguf = run(runs.folder, {"convert", "--from", base.string(), "--gguf",
                                      (runs.folder / "m.gguf").string()});
   if (!*GetParam().refusal) {
     ASSERT_EQ(gguf.status, 0) << gguf.err;
-    EXPECT_EQ(generated(runs.folder / "m.gguf"), generated(base));
+    EXPECT_EQ(generated(runs, runs.folder / "m.gguf"), generated(runs, base));
     return;
   }
   EXPECT_NE(gguf.status, 0);
@@ -168,11 +169,12 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   EXPECT_FALSE(fs::exists(runs.folder / "m.gguf"));
 }
 
+class ModuleCommand : public testing::TestWithParam<Choice> {};
+
 // SFT trains the modules of multi-token prediction; with a weight of 0, and in DPO and GRPO, the
 // modules are saved as they were, without decay, also by a run that was resumed.
-TEST_P(LayerCommand, KeepsOrTrainsItsModules) {
+TEST_P(ModuleCommand, KeepsOrTrainsItsModules) {
   const Arguments& flags = GetParam().flags;
-  if (std::ranges::count(flags, "--mtp") == 0) return;
   const ShortRuns runs;
   const auto file = [&](const std::string& name) { return " " + (runs.folder / name).string(); };
   const fs::path base = runs.folder / "base";
@@ -181,14 +183,6 @@ TEST_P(LayerCommand, KeepsOrTrainsItsModules) {
   const int64_t L = layers == flags.end() ? 1 : std::stoi(*(layers + 1));
   const auto before = module_tensors(base, L);
   ASSERT_GT(before.size(), 3u);
-  const auto generated = [&](const fs::path& model, const Arguments& more) {
-    const Ran r =
-        run(runs.folder, Arguments{"generate", "--model", model.string(), "--prompt", "ab",
-                                   "--max-tokens", "12", "--greedy", "--threads", "1"} +
-                             more);
-    EXPECT_EQ(r.status, 0) << r.err;
-    return r.out;
-  };
 
   struct Tuning {
     const char *name, *task;
@@ -218,7 +212,7 @@ TEST_P(LayerCommand, KeepsOrTrainsItsModules) {
     for (const auto& [name, bytes] : after) EXPECT_EQ(bytes != before.at(name), learns) << name;
     EXPECT_TRUE(read_file(tuned / "latest/model.safetensors") !=
                 read_file(base / "latest/model.safetensors"));
-    EXPECT_EQ(generated(tuned, {"--draft", "mtp"}), generated(tuned, {}));
+    EXPECT_EQ(generated(runs, tuned, {"--draft", "mtp"}), generated(runs, tuned));
   }
 }
 
@@ -275,11 +269,21 @@ TEST(DraftCommand, DraftsWithModules) {
   EXPECT_EQ(told["acceptance"].size(), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(, LayerCommand, testing::ValuesIn(choices), [](const auto& info) {
+std::vector<Choice> choices_with_modules() {
+  std::vector<Choice> all;
+  std::ranges::copy_if(choices, std::back_inserter(all),
+                       [](const Choice& c) { return std::ranges::count(c.flags, "--mtp") > 0; });
+  return all;
+}
+
+std::string name_of(const testing::TestParamInfo<Choice>& info) {
   std::string name = info.param.name;
   std::ranges::replace(name, '-', '_');
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(, LayerCommand, testing::ValuesIn(choices), name_of);
+INSTANTIATE_TEST_SUITE_P(, ModuleCommand, testing::ValuesIn(choices_with_modules()), name_of);
 
 }  // namespace
 }  // namespace hearth

@@ -464,15 +464,19 @@ TEST(Prepare, AFolderWithTokenFilesOfAnotherIsRefused) {
   EXPECT_TRUE(mentions(refused(), {"train_000099.bin"}));  // in a finished folder too
 }
 
-TEST(Prepare, ARunThatWasStoppedEarlyKeepsItsFolder) {
-  const Corpus corpus;
+// Stops a run after some blocks, before it has saved any progress.
+void stop_before_progress(PrepareSpec spec) {
   struct Stop {};
-  PrepareSpec spec = corpus.spec("out");
   spec.save_blocks = 1000;
   spec.on_block = [](int64_t block) {
     if (block == 6) throw Stop();
   };
   EXPECT_THROW(prepare(spec), Stop);
+}
+
+TEST(Prepare, ARunThatWasStoppedEarlyKeepsItsFolder) {
+  const Corpus corpus;
+  stop_before_progress(corpus.spec("out"));
   const std::vector<fs::path> files{corpus.dir / "out/train_000001.bin"};
   ASSERT_TRUE(fs::exists(files[0]));
   EXPECT_EQ(unfinished_folders(files), std::vector{corpus.dir / "out"});
@@ -491,13 +495,7 @@ TEST(Prepare, ARunThatWasStoppedEarlyKeepsItsFolder) {
 // A setting can be corrected in the same folder as long as no progress was saved.
 TEST(Prepare, AnotherRunTakesTheFolderOfOneWithoutProgress) {
   const Corpus corpus;
-  struct Stop {};
-  PrepareSpec spec = corpus.spec("out");
-  spec.save_blocks = 1000;
-  spec.on_block = [](int64_t block) {
-    if (block == 6) throw Stop();
-  };
-  EXPECT_THROW(prepare(spec), Stop);
+  stop_before_progress(corpus.spec("out"));
   for (const char* out : {"out", "own"}) {
     PrepareSpec other = corpus.spec(out);
     other.inputs = {(corpus.dir / "1.txt").string()};
