@@ -1,5 +1,6 @@
 // Tokenizers inside GGUF files: they give the ids that llama.cpp gives, and come back from the
 // folders they are saved to.
+#include "rewards/regex.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 
 #include <optional>
@@ -78,6 +79,7 @@ TEST(GgufVocabulary, RefusesABosThatStandsForNothing) {
 
 // As llama.cpp decides both: by the name, unless the file says whether a bos is added.
 TEST(GgufVocabulary, TakesBosAndWholeWordsFromTheName) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   struct Row {
     const char* pre;
     bool add_bos, ignore_merges;
@@ -248,6 +250,7 @@ TEST(GgufVocabulary, RefusesPiecesWithoutScoresOrBytes) {
 
 // OLMo 2, DeepSeek-V3 and its distillations.
 TEST(GgufVocabulary, ReadsTheNamesOfOtherFamilies) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   struct Row {
     const char *pre, *back;
     size_t digits, letters;  // tokens of "12" and of a letter before an ideograph

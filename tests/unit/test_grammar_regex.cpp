@@ -58,7 +58,7 @@ struct RandomPattern {
 };
 
 TEST(GrammarRegex, AgreesWithPcre) {
-  if (!*regex_library()) GTEST_SKIP() << "needs PCRE2";
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   RandomPattern r;
   int both = 0, pairs = 0;
   for (int i = 0; i < 1500; ++i) {
@@ -78,7 +78,7 @@ TEST(GrammarRegex, AgreesWithPcre) {
 
 // Texts made by walking an automaton at random match, also with characters of several bytes.
 TEST(GrammarRegex, WhatItWritesMatches) {
-  if (!*regex_library()) GTEST_SKIP() << "needs PCRE2";
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   std::mt19937 random(9);
   for (const char* pattern : {"[^a]{1,3}", ".{2,4}", "(é|日){1,2}[à-ü]", "[^\\x00-\\x7f]+",
                               "\\x{1f600}|[\\x{3040}-\\x{309f}]{2}", "a.b", "[^\\n\\r]{0,3}x"}) {

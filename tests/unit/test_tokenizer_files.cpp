@@ -2,6 +2,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "rewards/regex.h"
 #include "text/tokenizer/train.h"
 #include "tokenizer_data.h"
 
@@ -140,6 +141,7 @@ TEST(tokenizer_files, wrong_contents) {
 }
 
 TEST(tokenizer_files, unsupported_parts_by_name) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   EXPECT_THAT_TEXT(error_after([](json& f) { f["model"]["type"] = "Unigram"; }), "got Unigram");
   EXPECT_THAT_TEXT(error_after([](json& f) { f["model"]["dropout"] = 0.1; }), "dropout");
   EXPECT_THAT_TEXT(error_after([](json& f) { f["pre_tokenizer"]["type"] = "Whitespace"; }),

@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "rewards/regex.h"
 #include "text/tokenizer/encode.h"
 #include "text/tokenizer/text_steps.h"
 #include "text/tokenizer/train.h"
@@ -36,6 +37,7 @@ SplitStep by_regex(const std::string& pattern, SplitBehaviour behaviour, bool in
 // --- steps ---
 
 TEST(tokenizer_steps, behaviours) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   const std::string text = "the-final--countdown";
   const std::pair<SplitBehaviour, Words> expected[] = {
       {removed, {"the", "final", "countdown"}},
@@ -76,6 +78,7 @@ TEST(tokenizer_steps, characters) {
 // After ByteLevel the steps see the letters of bytes: the superscript two of Latin-1 is a digit,
 // wherever its byte comes from.
 TEST(tokenizer_steps, letters_of_bytes) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   const std::vector<SplitStep> falcon = {{.kind = SplitKind::punctuation, .behaviour = contiguous},
                                          {.kind = SplitKind::scanner, .pattern = Pattern::gpt2},
                                          {.kind = SplitKind::letters},
@@ -103,6 +106,7 @@ TEST(tokenizer_steps, metaspace_after_words) {
 
 // A known pattern as an expression cuts the words that its scanner cuts.
 TEST(tokenizer_steps, expressions_as_scanners) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   std::mt19937 random(3);
   const std::string parts[] = {"a",  "B",      "\u00e9", "\u01c5", "\u02b0",     "\u6f22",
                                "1",  "\u0663", " ",      "  ",     "\n",         "\r\n",
@@ -121,6 +125,7 @@ TEST(tokenizer_steps, expressions_as_scanners) {
 }
 
 TEST(tokenizer_steps, expressions_of_families) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   // DeepSeek-V3.
   const std::vector<SplitStep> deepseek = {
       by_regex(R"(\p{N}{1,3})", isolated),
@@ -141,6 +146,7 @@ TEST(tokenizer_steps, expressions_of_families) {
 }
 
 TEST(tokenizer_steps, refuses_expressions_that_would_differ) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   const auto error = [](const std::string& pattern) {
     return error_of([&] { SplitRegex(pattern, "t.json, pre_tokenizer"); });
   };
@@ -162,6 +168,7 @@ TEST(tokenizer_steps, refuses_expressions_that_would_differ) {
 }
 
 TEST(tokenizer_steps, ends_a_search_that_takes_too_long) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   const std::string text = std::string(4000, 'a') + "b";
   EXPECT_THAT_TEXT(
       error_of([&] { words_by({by_regex("(a|aa)+(a|aa)+(a|aa)+[cd]", isolated)}, text); }),
@@ -194,6 +201,7 @@ TEST(tokenizer_steps, normal_forms) {
 }
 
 TEST(tokenizer_steps, normalisers) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   const NormalStep quotes{.kind = NormalKind::replace, .from = "``", .to = "\""};
   const NormalStep runs{.kind = NormalKind::replace,
                         .regex = std::make_shared<const SplitRegex>(" {2,}", "test"),
@@ -309,6 +317,7 @@ TEST(tokenizer_steps, smollm) {
 }
 
 TEST(tokenizer_steps, unknown_parts_by_path) {
+  if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   const auto error_after = [](const std::function<void(json&)>& change) {
     json file = bytes_file();
     change(file);
