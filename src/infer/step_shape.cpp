@@ -7,11 +7,18 @@ namespace hearth::inline infer {
 
 int64_t bucket(int64_t rows, int64_t most) { return bucket(rows, buckets::engine_rows, most); }
 
-// Keys and values of all cached tokens are computed by every step: as few as the step needs.
+// Rows of a sequence that decoding makes: a token and the draft tokens that follow it. More of them
+// are a prompt, even if all have logits.
+constexpr int64_t most_verified = 16;
+
+// Keys and values of all cached tokens are computed by every step: as few as the step needs. Where
+// decoding needs none of them, neither does a step that verifies draft tokens, so that these change
+// no bit.
 StepShape StepShape::with_latents(const ModelConfig& c, const RunnerSpec& spec, int64_t tables,
                                   int64_t deepest) const {
   StepShape s = *this;
-  if (!c.mla || (apart && !spec.exact)) return s;
+  const bool decodes = apart || (all && rows <= most_verified * tables);
+  if (!c.mla || (decodes && !spec.exact)) return s;
   s.sequences = bucket(tables, spec.sequences);
   s.blocks = bucket(deepest, blocks_for(spec.context));
   return s;

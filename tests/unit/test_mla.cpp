@@ -167,6 +167,25 @@ TEST(LatentEngine, BothFormsAgree) {
   }
 }
 
+// A step that verifies draft tokens attends over latents as one without them does.
+TEST(LatentEngine, DraftTokensChangeNoBit) {
+  const auto backend = make_cpu_backend(2);
+  for (const ModelConfig& c : latent_configs()) {
+    TinyModel m(*backend, c);
+    for (const int64_t speculate : {1, 4, 15}) {
+      SCOPED_TRACE(speculate);
+      Engine plain(m.config, m.params, *backend, {.max_batch = 1});
+      Engine drafts(m.config, m.params, *backend, {.max_batch = 1, .speculate = speculate});
+      const auto want = completions(plain, 6), got = completions(drafts, 6);
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(got[i][0].tokens, want[i][0].tokens);
+        for (size_t k = 0; k < want[i][0].tokens.size(); ++k)
+          ASSERT_EQ(got[i][0].logprobs[k].logprob, want[i][0].logprobs[k].logprob);
+      }
+    }
+  }
+}
+
 // Adapters and quantised matrices are no plain tensors: such models decode as they train.
 TEST(LatentEngine, AdaptersDecodeWithTheBitsOfTraining) {
   const auto backend = make_cpu_backend(2);
