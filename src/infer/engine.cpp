@@ -69,6 +69,7 @@ RunnerSpec runner_spec(const ModelConfig& config, DType dtype, MemoryBudget budg
                .cache = s.cache,
                .exact = s.exact,
                .vocab = drawable(config, s),
+               .drafts = s.speculate,
                .modules = drafting_modules(config, s)};
   const int64_t block = Runner::block_bytes(config, dtype, s.cache, r.modules);
   if (s.cache_bytes) {

@@ -7,17 +7,15 @@ namespace hearth::inline infer {
 
 int64_t bucket(int64_t rows, int64_t most) { return bucket(rows, buckets::engine_rows, most); }
 
-// Rows of a sequence that decoding makes: a token and the draft tokens that follow it. More of them
-// are a prompt, even if all have logits.
-constexpr int64_t most_verified = 16;
-
-// Keys and values of all cached tokens are computed by every step: as few as the step needs. Where
-// decoding needs none of them, neither does a step that verifies draft tokens, so that these change
-// no bit.
+// Expanded decoding computes the keys and values of all cached tokens, so its programs are recorded
+// for as few sequences and blocks as a step needs; absorbed decoding computes none. A step that
+// verifies draft tokens decodes in the same form as one without them, so that they change no bit.
 StepShape StepShape::with_latents(const ModelConfig& c, const RunnerSpec& spec, int64_t tables,
                                   int64_t deepest) const {
   StepShape s = *this;
-  const bool decodes = apart || (all && rows <= most_verified * tables);
+  const bool verifies =
+      spec.drafts > 0 && all && rows <= bucket((1 + spec.drafts) * tables, spec.rows);
+  const bool decodes = apart || verifies;
   if (!c.mla || (decodes && !spec.exact)) return s;
   s.sequences = bucket(tables, spec.sequences);
   s.blocks = bucket(deepest, blocks_for(spec.context));

@@ -20,6 +20,7 @@ struct RunnerSpec {
   bool exact = false;  // latent attention decodes with the bits of training
   int64_t vocab = 0;   // tokens that may be sampled
   int64_t program_bytes = program_cache_bytes;  // as in ProgramCache
+  int64_t drafts = 0;                           // maximum draft tokens per sequence and step
   int64_t modules = 0;  // of multi-token prediction that draft, the first ones of the model
 };
 
