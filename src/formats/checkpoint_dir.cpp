@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::string_view manifest_name = "manifest.json";
+constexpr const char* kept_mark = "kept";  // file of keep_for_others()
 constexpr std::string_view step_prefix = "step-";
 constexpr std::string_view tmp_prefix = ".tmp-", del_prefix = ".del-";
 constexpr int64_t manifest_version = 1;
@@ -359,12 +360,23 @@ void clean_stale(const fs::path& parent) {
   }
 }
 
+bool keep_for_others(const fs::path& checkpoint) {
+  const bool of_run = checkpoint.parent_path().filename() == "checkpoints" &&
+                      parse_step_name(checkpoint.filename().string());
+  if (!of_run || fs::exists(checkpoint / kept_mark)) return true;
+  const int fd =
+      open((checkpoint / kept_mark).c_str(), O_CREAT | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd < 0) return false;
+  close(fd);
+  return true;
+}
+
 std::vector<fs::path> rotate_checkpoints(const fs::path& parent, int keep_last,
                                          const std::set<std::string>& keep, int64_t newest) {
   std::vector<fs::path> spared;
   for (const auto& [step, dir] : steps_in(parent)) {
     if (step > newest || keep_last-- > 0) continue;
-    if (keep.contains(dir.filename().string()))
+    if (keep.contains(dir.filename().string()) || fs::exists(dir / kept_mark))
       spared.push_back(dir);
     else
       remove_checkpoint(dir);

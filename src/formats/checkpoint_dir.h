@@ -84,10 +84,16 @@ std::filesystem::path model_path(const std::filesystem::path&);
 // Removes leftovers of killed writers and rotations. No other process may be using `parent`.
 void clean_stale(const std::filesystem::path& parent);
 
-// Deletes the checkpoints up to step `newest`, except the highest `keep_last` and the folders named
-// in `keep`. Higher steps are damaged and were skipped: they are neither counted nor deleted. A
-// folder is renamed before its files are deleted, so a kill leaves nothing that looks like a
-// checkpoint. Returns the folders that are kept only because `keep` names them.
+// Marks a checkpoint of a run, .../checkpoints/step-N, with a file named `kept`, so that no
+// rotation deletes it: another run reads it again. Other folders need no mark. Returns whether the
+// folder is safe, which it is not if the file cannot be written.
+bool keep_for_others(const std::filesystem::path& checkpoint);
+
+// Deletes the checkpoints up to step `newest`, except the highest `keep_last`, the folders named in
+// `keep` and those with the mark of keep_for_others(). Higher steps are damaged and were skipped:
+// they are neither counted nor deleted. A folder is renamed before its files are deleted, so a kill
+// leaves nothing that looks like a checkpoint. Returns the folders that are kept for their name or
+// their mark alone.
 std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::path& parent,
                                                       int keep_last,
                                                       const std::set<std::string>& keep,

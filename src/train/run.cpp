@@ -123,7 +123,7 @@ class Run {
   std::string expect_this_run(const fs::path& dir) const {
     return expect_same_run(dir, {.kind = task_.kind(),
                                  .settings = settings_,
-                                 .base = model_.base,
+                                 .base = model_.base.json(),
                                  .data = task_.data_digest()});
   }
 
@@ -424,12 +424,12 @@ class Run {
                  {"run", state_.to_json()},
                  {"task", task_.save()}};
     std::string base;
-    if (!model_.base.is_null()) trainer["base"] = model_.base;
-    if (model_.config.lora) {
-      base = fs::absolute(model_.source->path()).string();
+    if (model_.base) {
+      trainer["base"] = model_.base.digest;
       // Relative, so that the base is still found after both have been moved together.
-      trainer["base_path"] = fs::relative(model_.source->path(), spec_.run).string();
+      trainer["base_path"] = fs::relative(model_.base.path, spec_.run).string();
     }
+    if (model_.config.lora) base = fs::absolute(model_.base.path).string();
     if (const std::string digest = task_.data_digest(); !digest.empty()) trainer["data"] = digest;
     return {.model = model_.config,
             .base = base,

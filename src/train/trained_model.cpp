@@ -46,7 +46,7 @@ TrainedModel::TrainedModel(ModelConfig c, std::optional<ModelSource> from, Backe
   // Loads the base first, because DPO's reference is this base; a checkpoint's adapters are loaded
   // later. The files are hashed while they are loaded.
   auto digest = std::async(std::launch::async | std::launch::deferred,
-                           [this] { return model_digest(*source); });
+                           [this] { return hold_model(*source); });
   source->load(params);
   base = digest.get();
 }

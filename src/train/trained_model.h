@@ -38,7 +38,7 @@ struct TrainedModel {
   nlohmann::ordered_json chat_template;  // null: none
   nlohmann::ordered_json generation;     // null: none
   std::vector<int32_t> ends;             // tokens that end a text, in addition to the tokenizer's
-  nlohmann::json base;                   // digest of the adapters' base or the reference, or null
+  HeldModel base;                        // of the adapters, or the reference
   ParamStore params;
   Memory memory;
 };

@@ -206,5 +206,69 @@ TEST_F(AlignLoraCommands, ARunNamedAsAModelLoadsItsBase) {
                "was not found: pass its path with --model");
 }
 
+// The base is a run that goes on afterwards, for longer than it keeps checkpoints.
+TEST_F(AlignLoraCommands, ABaseThatIsTrainedFurtherStaysTheirs) {
+  write_chain(folder / "train.bin", 2000, 1);
+  const auto pretrain = [&](const char* steps) {
+    json_of(run(folder, {"pretrain",
+                         "--run",
+                         file("base"),
+                         "--data",
+                         file("train.bin"),
+                         "--tokenizer",
+                         model.string(),
+                         "--vocab",
+                         "260",
+                         "--context",
+                         "64",
+                         "--layers",
+                         "1",
+                         "--dim",
+                         "16",
+                         "--heads",
+                         "2",
+                         "--hidden",
+                         "16",
+                         "--batch",
+                         "2",
+                         "--seq",
+                         "16",
+                         "--lr",
+                         "0.01",
+                         "--checkpoint-every",
+                         "1",
+                         "--keep",
+                         "1",
+                         "--threads",
+                         "1",
+                         "--json",
+                         "--warmup",
+                         "0",
+                         "--steps",
+                         steps}));
+  };
+  const auto go_on = [&](const char* steps) {
+    json_of(
+        run(folder, {"pretrain", "--run", file("base"), "--resume", "--steps", steps, "--json"}));
+  };
+  pretrain("3");
+  for (const std::string method : {"sft", "dpo", "grpo"}) {
+    SCOPED_TRACE(method);
+    Arguments a = call(method, method + "-on-run", method == "grpo" ? "" : "4");
+    a[2] = file("base");
+    json_of(run(folder, a + Arguments{"--stop-after-step", "2"}));
+  }
+  const json before = tokens({"--model", file("sft-on-run")});
+  go_on("6");
+  go_on("9");
+  EXPECT_EQ(tokens({"--model", file("sft-on-run")}), before);
+  for (const std::string method : {"sft", "dpo", "grpo"}) {
+    SCOPED_TRACE(method);
+    const json r = json_of(run(folder, {method, "--run", file(method + "-on-run"), "--resume",
+                                        "--stop-after-step", "4", "--json"}));
+    EXPECT_EQ(r["reason"], "stopped");
+  }
+}
+
 }  // namespace
 }  // namespace hearth

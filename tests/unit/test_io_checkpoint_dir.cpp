@@ -202,6 +202,22 @@ TEST(IoCheckpoint, RotateTellsWhatIsSparedForItsNameAlone) {
   EXPECT_EQ(names_in(dir.path()), 4) << "1, 4 and 5, and 6, which does not count";
 }
 
+TEST(IoCheckpoint, RotateKeepsWhatAnotherRunReads) {
+  const TempDir dir;
+  const fs::path parent = dir / "run/checkpoints";
+  for (int64_t step = 1; step <= 5; ++step) save(parent, step);
+  EXPECT_TRUE(keep_for_others(parent / step_name(2)));
+  EXPECT_TRUE(keep_for_others(parent / step_name(2))) << "twice";
+  const auto spared = rotate_checkpoints(parent, 1, {});
+  EXPECT_EQ(spared, std::vector<fs::path>{parent / step_name(2)});
+  EXPECT_EQ(problem(parent / step_name(2)), "");
+  EXPECT_EQ(names_in(parent), 2);
+  // A folder that belongs to no run stays as it is.
+  save(dir / "models", 1);
+  EXPECT_TRUE(keep_for_others(dir / "models" / step_name(1)));
+  EXPECT_FALSE(fs::exists(dir / "models" / step_name(1) / "kept"));
+}
+
 TEST(IoCheckpoint, DroppedFilesAreGoneAndTheRestIsWhole) {
   const TempDir dir;
   save(dir.path(), 1);

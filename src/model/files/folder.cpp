@@ -234,6 +234,29 @@ std::string model_digest(const ModelSource& source) {
   return digest_of(files);
 }
 
+HeldModel hold_model(const ModelSource& source) {
+  const fs::path& path = source.path();
+  if (!keep_for_others(path))
+    say("hearth: {} cannot be written to: to continue the run it belongs to may delete it "
+        "(--keep), "
+        "and this run needs it\n",
+        path.string());
+  return {model_digest(source), path};
+}
+
+fs::path base_of_resumed(const fs::path& run, const fs::path& model) {
+  const fs::path file = run / "latest" / "state" / "trainer.json";
+  if (!fs::is_directory(model / "checkpoints") || !fs::exists(file)) return model;
+  const nlohmann::json noted = read_json(file);
+  if (!noted.is_object() || !noted.contains("base_path") || !noted["base_path"].is_string())
+    return model;
+  std::error_code none;
+  const fs::path place = fs::weakly_canonical(run / noted["base_path"].get<std::string>(), none);
+  const bool of_model =
+      place.parent_path() == fs::weakly_canonical(model / "checkpoints", none) && fs::exists(place);
+  return of_model ? place : model;
+}
+
 fs::path find_base(const fs::path& adapter) {
   const std::string name = AdapterSource::base_of(adapter);
   const fs::path dir = fs::canonical(model_path(adapter));

@@ -53,6 +53,21 @@ ModelSource open_base(const std::filesystem::path& model, const LoraConfig&);
 
 // SHA-256 over the files that contain weights and config.
 std::string model_digest(const ModelSource&);
+// A model that a run reads again when it is resumed or used.
+struct HeldModel {
+  std::string digest;  // model_digest(); empty: there is no such model
+  std::filesystem::path path = {};
+
+  explicit operator bool() const { return !digest.empty(); }
+  nlohmann::json json() const { return digest.empty() ? nlohmann::json() : nlohmann::json(digest); }
+};
+// If the model is a checkpoint of another run, marks it, so that continuing that run does not
+// delete it.
+HeldModel hold_model(const ModelSource&);
+// The model that a resumed run began from: `model` or, if that is a run that has been continued
+// since, the checkpoint of it that the resumed run noted.
+std::filesystem::path base_of_resumed(const std::filesystem::path& run,
+                                      const std::filesystem::path& model);
 
 // Finds the base model of an adapter folder: the path in adapter_config.json, relative to the
 // current folder, the adapter or its run, else where the run last found it. Throws if it is at none

@@ -61,9 +61,8 @@ class DpoTask : public ExampleTask {
 
   // Prepares the reference: a live model that runs beside the policy, or its cached sums.
   bool prepare() override {
-    ReferenceFile file(
-        spec_.run / "reference.json",
-        reference_key(model_.base.get<std::string>(), data_, storage_dtype(config_.dtype)));
+    ReferenceFile file(spec_.run / "reference.json",
+                       reference_key(model_.base.digest, data_, storage_dtype(config_.dtype)));
     if (config_.reference == DpoReference::live) {
       file.save();
       live_.emplace(reference_model());
@@ -120,7 +119,7 @@ class DpoTask : public ExampleTask {
  private:
   ReferenceModel reference_model() {
     return {programs_spec(model_, config_), model_.memory,
-            [this](ParamStore& to) { open_base(config_.model, config_.lora).load(to); }};
+            [this](ParamStore& to) { open_base(model_.base.path, config_.lora).load(to); }};
   }
   std::vector<PairSums> sums_by(ReferenceModel& reference, const Pairs& pairs) const {
     return sums_of(pairs, reference.programs().score(lay_out(pairs)).logprob);
@@ -206,7 +205,7 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   c.lora.expect_no_dropout("DPO");
   ExampleModel model(c, spec, backend, Modules::stay);
   // A checkpoint identifies its reference model by this. With adapters it is their base.
-  if (model.base.is_null()) model.base = model_digest(open_base(c.model, c.lora));
+  if (!model.base) model.base = hold_model(open_base(spec.base(c.model), c.lora));
   spec.phases->mark("model");
   const ExampleData<Preference> data = read_data(c, spec, model, read_preferences);
   DpoTask task(c, spec, model, data);
