@@ -179,6 +179,7 @@ void run_generate(const GenerateFlags& flags) {
                   .speculate = flags.speculation.guesses(),
                   .draft = flags.speculation.source(),
                   .cache = cache,
+                  .exact = flags.batch_invariant,
                   .tokenizer = &tokenizer};
   Engine engine(config, model.params(), *backend, spec);
   if (asked < 0 && engine.context() < config.context)

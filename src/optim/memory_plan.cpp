@@ -74,7 +74,7 @@ std::string describe(const MemoryNeed& m) {
   if (!m.offload) add("optimizer state", m.optimizer_state);
   add("activations", m.activations);
   add("reference model", m.reference);
-  add("KV cache", m.cache);
+  add("rollouts", m.rollouts);
   if (double(m.tables) >= 0.005 * unit) add("position tables", m.tables);
   s += fmt::format(" = {:.2f} {}", double(m.total()) / unit, small ? "MiB" : "GiB");
   if (m.offload)

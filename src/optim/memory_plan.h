@@ -15,12 +15,12 @@ struct MemoryNeed {
   int64_t weights = 0, masters = 0, gradients = 0, optimizer_state = 0, activations = 0;
   int64_t fp8_weights = 0;       // copies of the weights in fp8, plain and transposed
   int64_t tables = 0;            // position tables: RoPE, ALiBi
-  int64_t reference = 0;         // weights of a reference model
-  int64_t cache = 0;             // KV cache of rollouts
+  int64_t reference = 0;         // weights of a reference model, and its activations
+  int64_t rollouts = 0;          // KV cache of rollouts, and a step of their engine
   int64_t activation_bound = 0;  // lower bound of any plan
   bool offload = false;          // master weights and optimizer state are not on the device
   int64_t total() const {
-    return weights + gradients + activations + fp8_weights + tables + reference + cache +
+    return weights + gradients + activations + fp8_weights + tables + reference + rollouts +
            (offload ? 0 : masters + optimizer_state);
   }
 };

@@ -34,10 +34,6 @@ struct RunSpec {
   std::shared_ptr<Phases> phases = std::make_shared<Phases>();
 
   bool stopped() const { return stop && *stop; }
-  // Where the model is that the config names, which a resumed run reads again.
-  std::filesystem::path base(const std::filesystem::path& model) const {
-    return resume ? base_of_resumed(run, model) : model;
-  }
   void tell(const std::string& line) const {
     if (warn) warn(line);
   }

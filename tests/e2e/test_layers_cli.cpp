@@ -105,6 +105,32 @@ TEST_P(LayerCommand, ResumesToTheBit) {
     EXPECT_TRUE(read_file(whole / file) == read_file(parts / file)) << file;
 }
 
+// Latent attention rounds as in training only if it is asked to.
+TEST(LatentGeneration, BatchInvariantIsTheOtherForm) {
+  const ShortRuns runs;
+  const fs::path base = runs.folder / "base";
+  const Ran made =
+      run(runs.folder, runs.arguments("pretrain", base) +
+                           words("--kv-heads 0 --kv-latent 12 --nope-dim 6 --rope-dim 4"));
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto logprobs = [&](const Arguments& more) {
+    const Ran r = run(runs.folder, words("generate --model " + base.string() +
+                                         " --prompt ab --max-tokens 20 --greedy --ignore-eos "
+                                         "--threads 1 --dtype fp32 --logprobs 0 --json") +
+                                       more);
+    EXPECT_EQ(r.status, 0) << r.err;
+    std::vector<double> all;
+    for (const auto& token : nlohmann::json::parse(r.out)["logprobs"])
+      all.push_back(token["logprob"].get<double>());
+    return all;
+  };
+  const std::vector<double> absorbed = logprobs({}), expanded = logprobs({"--batch-invariant"});
+  ASSERT_EQ(absorbed.size(), 20u);
+  ASSERT_EQ(expanded.size(), 20u);
+  EXPECT_NE(absorbed, expanded);
+  for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(absorbed[i], expanded[i], 1e-4);
+}
+
 // Gains of gemma are stored without their 1, in which bf16 has other steps than in the gain.
 TEST(GemmaRun, ResumesToTheBitInBf16) {
   const ShortRuns runs;

@@ -6,6 +6,8 @@
 #include <set>
 
 #include "grpo_task.h"
+#include "infer/block_pool.h"
+#include "infer/runner.h"
 #include "rewards/regex.h"
 #include "sys/error.h"
 #include "train/grpo/grpo_report.h"
@@ -249,6 +251,30 @@ TEST_F(Grpo, ImportanceOfAnExactSamplerIsOne) {
     weights.push_back(task.weights());
   }
   EXPECT_EQ(weights[0], weights[1]);
+}
+
+// The plan counts all that a step needs: also the engine's own step and the reference's
+// activations.
+TEST_F(Grpo, ThePlanCoversTheEngineAndTheReference) {
+  const auto backend = make_cpu_backend(1);
+  GrpoConfig c;
+  c.beta = 0;
+  const MemoryNeed alone = TinyTask(*backend, c).stepper->memory_need();
+  c.beta = 0.1;
+  TinyTask task(*backend, c);
+  const MemoryNeed both = task.stepper->memory_need();
+  const int64_t weights = task.model->params.part_bytes(Part::weight);
+  EXPECT_EQ(alone.reference, 0);
+  EXPECT_GT(both.reference, weights);
+  const ModelConfig& model = task.model->config;
+  const int64_t batch = task.config.prompts * task.config.group;
+  EngineSpec engine;  // of the rollouts: see GrpoStepper::engine_spec()
+  engine.exact = true, engine.max_batch = batch, engine.step_tokens = 512;
+  engine.context = 13 + task.config.max_completion;
+  engine.cache_bytes = (batch + task.config.prompts) * blocks_for(engine.context) *
+                       Runner::block_bytes(model, DType::f32);
+  EXPECT_GT(both.rollouts, engine.cache_bytes);
+  EXPECT_EQ(both.rollouts, Engine::wanted_bytes(model, DType::f32, engine));
 }
 
 TEST_F(Grpo, AProgramThatFailsLeavesNothingToTrainOn) {

@@ -244,7 +244,7 @@ HeldModel hold_model(const ModelSource& source) {
   return {model_digest(source), path};
 }
 
-fs::path base_of_resumed(const fs::path& run, const fs::path& model) {
+fs::path base_in_run(const fs::path& run, const fs::path& model) {
   const fs::path file = run / "latest" / "state" / "trainer.json";
   if (!fs::is_directory(model / "checkpoints") || !fs::exists(file)) return model;
   const nlohmann::json noted = read_json(file);

@@ -64,10 +64,10 @@ struct HeldModel {
 // If the model is a checkpoint of another run, marks it, so that continuing that run does not
 // delete it.
 HeldModel hold_model(const ModelSource&);
-// The model that a resumed run began from: `model` or, if that is a run that has been continued
-// since, the checkpoint of it that the resumed run noted.
-std::filesystem::path base_of_resumed(const std::filesystem::path& run,
-                                      const std::filesystem::path& model);
+// The model that a run begins or began from: `model` or, if that is a run that has been continued
+// since, the checkpoint of it that the latter run noted.
+std::filesystem::path base_in_run(const std::filesystem::path& run,
+                                  const std::filesystem::path& model);
 
 // Finds the base model of an adapter folder: the path in adapter_config.json, relative to the
 // current folder, the adapter or its run, else where the run last found it. Throws if it is at none

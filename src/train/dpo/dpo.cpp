@@ -205,7 +205,7 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   c.lora.expect_no_dropout("DPO");
   ExampleModel model(c, spec, backend, Modules::stay);
   // A checkpoint identifies its reference model by this. With adapters it is their base.
-  if (!model.base) model.base = hold_model(open_base(spec.base(c.model), c.lora));
+  if (!model.base) model.base = hold_model(open_base(base_in_run(spec.run, c.model), c.lora));
   spec.phases->mark("model");
   const ExampleData<Preference> data = read_data(c, spec, model, read_preferences);
   DpoTask task(c, spec, model, data);

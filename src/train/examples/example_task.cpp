@@ -11,7 +11,8 @@ constexpr int64_t default_batch = 8;  // items per step, before accumulation
 
 ModelSource open_source(const ExampleConfig& c, const RunSpec& spec) {
   const auto checkpoint = resumed_checkpoint(spec.run, spec.resume, {});
-  return open_base(checkpoint && !c.lora.spec() ? *checkpoint : spec.base(c.model), c.lora);
+  return open_base(checkpoint && !c.lora.spec() ? *checkpoint : base_in_run(spec.run, c.model),
+                   c.lora);
 }
 
 int64_t checked_length(const ExampleConfig& c, const ModelConfig& model) {

@@ -302,8 +302,8 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   if (c.dtype == TrainDType::fp8) expect_fp8(backend);
   const auto settings = RunSettings::of(free_settings_of_grpo, c);
   expect_settings(spec, settings);
-  TrainedModel model(open_base(spec.base(c.model), c.lora), c.lora, backend, storage_dtype(c.dtype),
-                     c.offload, Modules::stay);
+  TrainedModel model(open_base(base_in_run(spec.run, c.model), c.lora), c.lora, backend,
+                     storage_dtype(c.dtype), c.offload, Modules::stay);
   // The default may exceed a short context.
   if (c.max_completion > model.config.context && c.max_completion != GrpoConfig().max_completion)
     fail_usage("--max-completion", "expected 1 to the model's {} tokens, got {}",

@@ -76,16 +76,20 @@ void GrpoStepper::make_engine() {
 
 // Of completions of full length.
 MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
-  const EngineSpec engine = engine_spec();
-  const int64_t B = std::max<int64_t>(1, micro_tokens / engine.context);
-  MemoryNeed n = LogprobPrograms::need(
-      programs_spec_,
-      {.B = B, .T = engine.context, .rows = B * std::min(config_.max_completion, engine.context)},
-      LogprobPrograms::Kind::first, config_.update_spec());
+  EngineSpec engine = engine_spec();
+  if (cache_bytes_) engine.cache_bytes = cache_bytes_;
+  const int64_t T = engine.context, B = std::max<int64_t>(1, micro_tokens / T);
+  const auto need_of = [&](LogprobPrograms::Kind kind) {
+    return LogprobPrograms::need(programs_spec_,
+                                 {.B = B, .T = T, .rows = B * std::min(config_.max_completion, T)},
+                                 kind, config_.update_spec());
+  };
+  MemoryNeed n = need_of(LogprobPrograms::Kind::first);
   n.offload = config_.offload;
   n.weights += idle_module_bytes(store_);
-  if (reference_) n.reference = reference_->bytes();
-  n.cache = cache_bytes_ ? cache_bytes_ : engine.cache_bytes;
+  if (reference_ && reference_->bytes())  // it has memory of its own
+    n.reference = reference_->bytes() + need_of(LogprobPrograms::Kind::score).activations;
+  n.rollouts = Engine::wanted_bytes(model_, store_.dtype(), engine);
   return n;
 }
 
