@@ -144,6 +144,34 @@ TEST(AlignRows, EmptyAnswersAreCounted) {
   EXPECT_EQ(read_preferences({(dir / "p.jsonl").string()}, encoder()).empty, 1);
 }
 
+TEST(AlignRows, AnErrorOfTheTemplateNamesTheRow) {
+  const ChatTemplate chat(
+      "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+      "{% endif %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+      "strict.jinja");
+  const ExampleEncoder strict(served_tokenizer(), chat, 200);
+  const test::TempDir dir;
+  const std::string file = (dir / "t1.jsonl").string();
+  const std::string refused =
+      "[" + file + ":2] [strict.jinja:1] the chat template rejects the messages: no system";
+  const std::string ruled = R"([{"role": "system", "content": "s"}])",
+                    said = R"([{"role": "assistant", "content": "b"}])";
+  for (const std::string& row : {"{\"messages\": " + ruled + "}",
+                                 "{\"prompt\": " + ruled + ", \"completion\": " + said + "}"}) {
+    write_file_atomic(file, "{\"prompt\": \"a\", \"completion\": \"b\"}\n" + row + "\n");
+    EXPECT_EQ(message_of([&] { read_examples({file}, strict); }), refused);
+  }
+  const std::string first = R"({"prompt": "a", "chosen": "b", "rejected": "c"})";
+  write_file_atomic(file, first + "\n{\"prompt\": " + ruled + ", \"chosen\": " + said +
+                              ", \"rejected\": " + said + "}\n");
+  EXPECT_EQ(message_of([&] { read_preferences({file}, strict); }), refused);
+  EXPECT_EQ(message_of([&] {
+              read_prompts(file, {.chat = [&]() -> const ChatTemplate& { return chat; }});
+            }),
+            refused);
+}
+
 // A row is left out or cut, not both.
 TEST(AlignRows, CountsOfRowsDoNotOverlap) {
   const test::TempDir dir;

@@ -4,13 +4,13 @@
 #include <iterator>
 
 #include "data/documents.h"
+#include "data/examples/messages.h"
 #include "data/examples/templates.h"
 #include "data/jsonl.h"
 #include "data/shards.h"
 #include "formats/json.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
-#include "text/chat/roles.h"
 
 namespace hearth::inline data {
 namespace {
@@ -99,16 +99,6 @@ bool is_text(const ordered_json& row) {
          !(has("instruction") && has("output"));
 }
 
-void expect_roles(const ordered_json& messages, const std::string& where) {
-  for (const ordered_json& m : messages) {
-    const std::string& role = m["role"].get_ref<const std::string&>();
-    const bool of_program = role == "function" || role == "ipython";  // as some templates name it
-    if (!is_message_role(role) && !of_program)
-      fail(where, "expected a role system, user or assistant, got {}{}", in_quotes(role),
-           suggested_role(role));
-  }
-}
-
 // Whether a message has text, or calls a tool in its place.
 bool says_something(const ordered_json& message) {
   return message["content"] != "" || message.contains("tool_calls");
@@ -141,32 +131,7 @@ RowPart take_common_prompt(RowPart& chosen, RowPart& rejected, const std::string
   return prompt;
 }
 
-std::string role_of_sender(const std::string& from) {
-  return from == "human" ? "user" : from == "gpt" ? "assistant" : from;
-}
-
 }  // namespace
-
-ordered_json as_messages(ordered_json list) {
-  if (!list.is_array()) return list;
-  for (ordered_json& m : list) {
-    const bool shared = m.is_object() && !m.contains("role") && m.contains("from") &&
-                        m["from"].is_string() && m.contains("value");
-    if (shared)
-      m = ordered_json{{"role", role_of_sender(m["from"].get<std::string>())},
-                       {"content", m["value"]}};
-  }
-  return list;
-}
-
-void expect_messages(const ordered_json& list, const char* key, const std::string& where) {
-  bool good = list.is_array() && !list.empty();
-  for (size_t i = 0; good && i < list.size(); ++i)
-    good = list[i].is_object() && list[i].contains("role") && list[i]["role"].is_string() &&
-           list[i].contains("content");
-  if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
-  expect_roles(list, where);
-}
 
 ExampleEncoder::ExampleEncoder(Tokenizer tokenizer, ChatTemplate chat, int64_t max_length,
                                std::optional<std::time_t> now, TextTokens special)
@@ -257,9 +222,11 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const RowPart& prompt, const R
   expect_messages(answer.value, answer.key, where);
   ordered_json all = prompt.value;
   for (const ordered_json& m : answer.value) all.push_back(m);
-  const MarkedText before =
-      chat_.render({.messages = prompt.value, .add_generation_prompt = true, .now = now_});
-  const MarkedText whole = chat_.render({.messages = all, .now = now_});
+  const auto [before, whole] = in_row(where, [&] {
+    return std::pair(
+        chat_.render({.messages = prompt.value, .add_generation_prompt = true, .now = now_}),
+        chat_.render({.messages = all, .now = now_}));
+  });
   if (!whole.bytes.starts_with(before.bytes))
     fail(where,
          "the chat template renders the prompt differently with and without its answer, so the "
@@ -283,8 +250,9 @@ ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, con
 Example ExampleEncoder::conversation(const RowPart& part, const std::string& where) const {
   const ordered_json& messages = part.value;
   expect_messages(messages, part.key, where);
-  EncodedChat chat =
-      encode_chat(tokenizer_, chat_.render_answers({.messages = messages, .now = now_}));
+  const MarkedText text =
+      in_row(where, [&] { return chat_.render_answers({.messages = messages, .now = now_}); });
+  EncodedChat chat = encode_chat(tokenizer_, text);
   Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
   const auto answers = [](const ordered_json& m) {
     return m["role"] == "assistant" && says_something(m);

@@ -93,13 +93,6 @@ class ExampleEncoder {
   int32_t turn_end_;
 };
 
-// A list with ShareGPT's messages {"from", "value"} as {"role", "content"}; human is the user and
-// gpt the assistant. Other messages and other values are returned unchanged.
-nlohmann::ordered_json as_messages(nlohmann::ordered_json);
-
-// Throws unless it is a list of messages with known roles; `key` is its name in the row.
-void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
-
 // The examples that have something to learn, with counts of the rows read.
 template <class T>
 struct Examples : ExampleCounts {

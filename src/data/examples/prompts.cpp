@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "data/documents.h"
-#include "data/examples/examples.h"
+#include "data/examples/messages.h"
 #include "data/examples/templates.h"
 #include "formats/json.h"
 #include "sys/error.h"
@@ -68,9 +68,12 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
     }
   }
   const bool rendered = !messages.is_null();
-  if (rendered)
-    text =
-        spec.chat().render({.messages = messages, .add_generation_prompt = true, .now = spec.now});
+  if (rendered) {
+    const ChatTemplate& chat = spec.chat();
+    text = in_row(where, [&] {
+      return chat.render({.messages = messages, .add_generation_prompt = true, .now = spec.now});
+    });
+  }
   if (text.empty()) fail(where, "expected a prompt with text, got an empty one");
   return {std::move(row), std::move(text.bytes), std::move(where), std::move(text.marks), rendered};
 }
