@@ -144,6 +144,96 @@ TEST(AlignRows, EmptyAnswersAreCounted) {
   EXPECT_EQ(read_preferences({(dir / "p.jsonl").string()}, encoder()).empty, 1);
 }
 
+// A template that shows tools and the calls of them.
+ChatTemplate calling() {
+  return ChatTemplate(
+      "{% if tools %}<|system|>{{ tools|tojson }}<|end|>{% endif %}"
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+      "{% if m.tool_calls %}{% for c in m.tool_calls %}"
+      "{{ c.function.name }}({{ c.function.arguments|tojson }}){% endfor %}{% endif %}"
+      "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+      "calling");
+}
+
+Example called(const char* row) {
+  return ExampleEncoder(served_tokenizer(), calling(), 200)
+      .example(ordered_json::parse(row), "row");
+}
+
+std::string text_of(const Example& e, bool learned) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < e.tokens.size(); ++i)
+    if (e.learned[i] == learned) ids.push_back(e.tokens[i]);
+  return served_tokenizer().decode(ids);
+}
+
+TEST(AlignRows, CallsReachTheTemplateAsTheServerGivesThem) {
+  const Example e = called(R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function",
+      "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "b"},
+    {"role": "assistant", "content": "c", "tool_calls": null}]})");
+  EXPECT_EQ(text_of(e, true), "f({\"x\": 1})<|end|>c<|end|>");
+  EXPECT_EQ(text_of(e, false), "<|user|>a<|end|><|assistant|><|tool|>b<|end|><|assistant|>");
+  EXPECT_FALSE(e.empty);
+  // Arguments may be an object, and a call may lack its wrapper.
+  const Example bare = called(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [
+    {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"x": 1}}]}]})");
+  EXPECT_EQ(text_of(bare, true), "f({\"x\": 1})<|end|>");
+  const auto refused = [](const std::string& call) {
+    const std::string row =
+        R"({"messages": [{"role": "assistant", "tool_calls": [)" + call + "]}]}";
+    return message_of([&] { called(row.c_str()); });
+  };
+  EXPECT_EQ(refused(R"({"function": {"arguments": "{}"}})"),
+            "[row] expected the name of a function in messages[0].tool_calls[0], got none");
+  EXPECT_EQ(refused(R"({"function": {"name": "f", "arguments": 3}})"),
+            "[row] expected arguments as an object or its JSON text in messages[0].tool_calls[0], "
+            "got number");
+  EXPECT_TRUE(refused(R"({"function": {"name": "f", "arguments": "{"}})")
+                  .starts_with("[row] [messages[0].tool_calls[0].arguments"));
+  EXPECT_EQ(example_error(R"({"messages": [{"role": "user", "content": "", "tool_calls": [{}]}]})"),
+            "[row] expected tool_calls in messages of the assistant only, got them in messages[0] "
+            "of role \"user\"");
+  EXPECT_EQ(
+      example_error(R"({"messages": [{"role": "assistant", "content": "a",
+    "tool_calls": [{"function": {"name": "f"}}]}]})"),
+      "[row] the chat template has no place for \"tool_calls\": use a model whose template has "
+      "one, or remove them");
+}
+
+TEST(AlignRows, ContentsMayBeListsOfTextParts) {
+  const Example plain = example(R"({"messages": [{"role": "user", "content": "ab"},
+    {"role": "assistant", "content": "c"}]})");
+  EXPECT_EQ(example(R"({"messages": [
+    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    {"role": "assistant", "content": [{"type": "text", "text": "c"}]}]})")
+                .tokens,
+            plain.tokens);
+  const auto error = [](const std::string& content) {
+    const std::string row = R"({"messages": [{"role": "user", "content": )" + content + "}]}";
+    return example_error(row.c_str());
+  };
+  EXPECT_EQ(error(R"([{"type": "image_url", "image_url": {"url": "u"}}])"),
+            "[row] expected parts of type text in messages[0].content, got \"image_url\"");
+  EXPECT_EQ(error(R"(["a"])"),
+            "[row] expected parts of type text in messages[0].content, got none");
+  EXPECT_EQ(error(R"([{"type": "text"}])"),
+            "[row] expected a string as the text of each part in messages[0].content, got none");
+  const std::string text =
+      "[row] expected text or a list of text parts in messages[0].content, got ";
+  EXPECT_EQ(error("null"), text + "null");
+  EXPECT_EQ(error("3"), text + "number");
+  const test::TempDir dir;
+  write_file_atomic(dir / "p.jsonl", R"({"prompt": [{"role": "user", "content": "p"}]}
+{"prompt": [{"role": "user", "content": [{"type": "text", "text": "p"}]}]}
+)");
+  const ChatTemplate chat(served_template(), "test");
+  const auto rows =
+      read_prompts(dir / "p.jsonl", {.chat = [&]() -> const ChatTemplate& { return chat; }});
+  EXPECT_EQ(rows[0].prompt, rows[1].prompt);
+}
+
 TEST(AlignRows, AnErrorOfTheTemplateNamesTheRow) {
   const ChatTemplate chat(
       "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"

@@ -104,7 +104,9 @@ bool says_something(const ordered_json& message) {
   return message["content"] != "" || message.contains("tool_calls");
 }
 
-RowPart part_of(const ordered_json& row, const char* key) { return {key, as_messages(row[key])}; }
+RowPart part_of(const ordered_json& row, const char* key, const std::string& where) {
+  return {key, as_messages(row[key], key, where)};
+}
 
 void expect_text_or_messages(const RowPart& part, const std::string& where) {
   if (!part.value.is_string() && !part.value.is_array())
@@ -222,11 +224,11 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const RowPart& prompt, const R
   expect_messages(answer.value, answer.key, where);
   ordered_json all = prompt.value;
   for (const ordered_json& m : answer.value) all.push_back(m);
-  const auto [before, whole] = in_row(where, [&] {
-    return std::pair(
-        chat_.render({.messages = prompt.value, .add_generation_prompt = true, .now = now_}),
-        chat_.render({.messages = all, .now = now_}));
-  });
+  const ChatRequest asked{.messages = prompt.value, .add_generation_prompt = true, .now = now_};
+  const ChatRequest answered{.messages = std::move(all), .now = now_};
+  expect_read(chat_, answered, where);
+  const auto [before, whole] =
+      in_row(where, [&] { return std::pair(chat_.render(asked), chat_.render(answered)); });
   if (!whole.bytes.starts_with(before.bytes))
     fail(where,
          "the chat template renders the prompt differently with and without its answer, so the "
@@ -250,8 +252,9 @@ ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, con
 Example ExampleEncoder::conversation(const RowPart& part, const std::string& where) const {
   const ordered_json& messages = part.value;
   expect_messages(messages, part.key, where);
-  const MarkedText text =
-      in_row(where, [&] { return chat_.render_answers({.messages = messages, .now = now_}); });
+  const ChatRequest request{.messages = messages, .now = now_};
+  expect_read(chat_, request, where);
+  const MarkedText text = in_row(where, [&] { return chat_.render_answers(request); });
   EncodedChat chat = encode_chat(tokenizer_, text);
   Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
   const auto answers = [](const ordered_json& m) {
@@ -302,12 +305,13 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   if (is_text(row)) return within_length(whole_text(row, where));
   const auto has = [&](const char* key) { return row.contains(key); };
   for (const char* key : {"messages", "conversations"})
-    if (has_content(row, key)) return conversation(part_of(row, key), where);
+    if (has_content(row, key)) return conversation(part_of(row, key, where), where);
   if (has("prompt") && has("completion"))
-    return learned_after(joined(part_of(row, "prompt"), part_of(row, "completion"), where));
+    return learned_after(
+        joined(part_of(row, "prompt", where), part_of(row, "completion", where), where));
   if (has("instruction") && has("output")) return learned_after(instructed(row, "output", where));
   for (const char* key : {"messages", "conversations"})
-    if (has(key)) return conversation(part_of(row, key), where);
+    if (has(key)) return conversation(part_of(row, key, where), where);
   refuse_keys(row, where, example_keys);
 }
 
@@ -318,9 +322,9 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   if (has("instruction") && !has("prompt"))
     return {learned_after(instructed(row, "chosen", where)),
             learned_after(instructed(row, "rejected", where))};
-  RowPart chosen = part_of(row, "chosen"), rejected = part_of(row, "rejected");
+  RowPart chosen = part_of(row, "chosen", where), rejected = part_of(row, "rejected", where);
   const RowPart prompt =
-      has("prompt") ? part_of(row, "prompt") : take_common_prompt(chosen, rejected, where);
+      has("prompt") ? part_of(row, "prompt", where) : take_common_prompt(chosen, rejected, where);
   return {learned_after(joined(prompt, chosen, where)),
           learned_after(joined(prompt, rejected, where))};
 }

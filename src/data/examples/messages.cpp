@@ -1,5 +1,8 @@
 #include "data/examples/messages.h"
 
+#include <algorithm>
+
+#include "data/jsonl.h"
 #include "formats/json.h"
 #include "text/chat/roles.h"
 
@@ -18,20 +21,108 @@ void expect_roles(const ordered_json& messages, const std::string& where) {
   }
 }
 
+// A member that is present and not null; else null.
+const ordered_json* member(const ordered_json& j, const char* key) {
+  const auto it = j.is_object() ? j.find(key) : j.end();
+  return it == j.end() || it->is_null() ? nullptr : &*it;
+}
+
+// A value for errors.
+std::string shown(const ordered_json* j) {
+  if (!j) return "none";
+  return j->is_string() ? in_quotes(j->get_ref<const std::string&>()) : j->type_name();
+}
+
+// A content as one text. `path` is its place in the row.
+std::string content_text(const ordered_json& content, const std::string& path,
+                         const std::string& where) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array())
+    fail(where, "expected text or a list of text parts in {}, got {}", path, content.type_name());
+  std::string text;
+  for (const ordered_json& part : content) {
+    const ordered_json *type = member(part, "type"), *said = member(part, "text");
+    if (!type || *type != "text")
+      fail(where, "expected parts of type text in {}, got {}", path, shown(type));
+    if (!said || !said->is_string())
+      fail(where, "expected a string as the text of each part in {}, got {}", path, shown(said));
+    text += said->get_ref<const std::string&>();
+  }
+  return text;
+}
+
+// A call as the server gives it to templates: its arguments are JSON, not text. A call without the
+// object "function" around its name and arguments gets one.
+ordered_json call_value(const ordered_json& call, const std::string& path,
+                        const std::string& where) {
+  constexpr size_t most_depth = 32;
+  const ordered_json* wrapped = member(call, "function");
+  const ordered_json& function = wrapped ? *wrapped : call;
+  const ordered_json *id = member(call, "id"), *name = member(function, "name"),
+                     *given = member(function, "arguments");
+  if (!name || !name->is_string() || *name == "")
+    fail(where, "expected the name of a function in {}, got {}", path, shown(name));
+  ordered_json arguments = given ? *given : ordered_json::object();
+  if (arguments == "") arguments = ordered_json::object();
+  if (arguments.is_string())
+    arguments = in_row(where, [&] {
+      return parse_ordered_json(arguments.get<std::string>(), path + ".arguments",
+                                {.max_depth = most_depth});
+    });
+  else if (!arguments.is_object())
+    fail(where, "expected arguments as an object or its JSON text in {}, got {}", path,
+         arguments.type_name());
+  return {{"id", id && id->is_string() ? id->get<std::string>() : ""},
+          {"type", "function"},
+          {"function", {{"name", *name}, {"arguments", std::move(arguments)}}}};
+}
+
+// Returns whether a message has calls. An empty list or null is removed.
+bool read_calls(ordered_json& message, const std::string& path, const std::string& where) {
+  if (!has_content(message, "tool_calls")) {
+    message.erase("tool_calls");
+    return false;
+  }
+  ordered_json& list = message["tool_calls"];
+  const std::string at = path + ".tool_calls";
+  if (!list.is_array()) fail(where, "expected a list in {}, got {}", at, list.type_name());
+  if (const ordered_json* role = member(message, "role"); role && *role != "assistant")
+    fail(where, "expected tool_calls in messages of the assistant only, got them in {} of role {}",
+         path, shown(role));
+  ordered_json calls = ordered_json::array();
+  for (const ordered_json& call : list)
+    calls.push_back(call_value(call, fmt::format("{}[{}]", at, calls.size()), where));
+  list = std::move(calls);
+  return true;
+}
+
+// Makes a message's content one text; a message that calls tools may have none.
+void read_content(ordered_json& message, bool calls, const std::string& path,
+                  const std::string& where) {
+  if (calls && !member(message, "content")) message["content"] = "";
+  if (const auto it = message.find("content"); it != message.end() && !it->is_string())
+    *it = content_text(*it, path + ".content", where);
+}
+
 std::string role_of_sender(const std::string& from) {
   return from == "human" ? "user" : from == "gpt" ? "assistant" : from;
 }
 
 }  // namespace
 
-ordered_json as_messages(ordered_json list) {
+ordered_json as_messages(ordered_json list, const char* key, const std::string& where) {
   if (!list.is_array()) return list;
-  for (ordered_json& m : list) {
-    const bool shared = m.is_object() && !m.contains("role") && m.contains("from") &&
-                        m["from"].is_string() && m.contains("value");
+  for (size_t i = 0; i < list.size(); ++i) {
+    ordered_json& m = list[i];
+    if (!m.is_object()) continue;
+    const bool shared =
+        !m.contains("role") && m.contains("from") && m["from"].is_string() && m.contains("value");
     if (shared)
       m = ordered_json{{"role", role_of_sender(m["from"].get<std::string>())},
                        {"content", m["value"]}};
+    const std::string path = fmt::format("{}[{}]", key, i);
+    const bool calls = read_calls(m, path, where);
+    read_content(m, calls, path, where);
   }
   return list;
 }
@@ -43,6 +134,14 @@ void expect_messages(const ordered_json& list, const char* key, const std::strin
            list[i].contains("content");
   if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
   expect_roles(list, where);
+}
+
+void expect_read(const ChatTemplate& chat, const ChatRequest& request, const std::string& where) {
+  const auto calls = [](const ordered_json& m) { return m.contains("tool_calls"); };
+  if (std::ranges::any_of(request.messages, calls) && !chat.mentions("tool_calls"))
+    fail(where,
+         "the chat template has no place for \"tool_calls\": use a model whose template has one, "
+         "or remove them");
 }
 
 }  // namespace hearth::inline data

@@ -5,15 +5,24 @@
 #include <string>
 
 #include "sys/error.h"
+#include "text/chat/chat_template.h"
 
 namespace hearth::inline data {
 
-// A list with ShareGPT's messages {"from", "value"} as {"role", "content"}; human is the user and
-// gpt the assistant. Other messages and other values are returned unchanged.
-nlohmann::ordered_json as_messages(nlohmann::ordered_json);
+// A list of messages as the server gives them to chat templates: a content that is a list of text
+// parts becomes one text, the null of a message with tool_calls an empty one, and the arguments of
+// a call become JSON. ShareGPT's messages {"from", "value"} become {"role", "content"}, with human
+// as the user and gpt as the assistant. Other values are returned unchanged. `key` is the name of
+// the list in the row.
+nlohmann::ordered_json as_messages(nlohmann::ordered_json, const char* key,
+                                   const std::string& where);
 
-// Throws unless it is a list of messages with known roles; `key` is its name in the row.
+// Throws unless it is a list of messages with known roles.
 void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
+
+// Throws if the template never mentions something that the request has for it, because it would be
+// left out without a word.
+void expect_read(const ChatTemplate&, const ChatRequest&, const std::string& where);
 
 // What render() returns; an error of the chat template names the row at `where`.
 template <class Render>

@@ -50,7 +50,7 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   if (row.contains("prompt") && row["prompt"].is_array()) {
     if (!spec.chat || spec.form != "{}")
       fail(where, "expected a text for --prompt-form, got a list of messages");
-    messages = as_messages(nlohmann::ordered_json::parse(row["prompt"].dump()));
+    messages = as_messages(nlohmann::ordered_json::parse(row["prompt"].dump()), "prompt", where);
     expect_messages(messages, "prompt", where);
   } else {
     const std::string_view key = prompt_key(row, where);
@@ -70,9 +70,9 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   const bool rendered = !messages.is_null();
   if (rendered) {
     const ChatTemplate& chat = spec.chat();
-    text = in_row(where, [&] {
-      return chat.render({.messages = messages, .add_generation_prompt = true, .now = spec.now});
-    });
+    const ChatRequest request{.messages = messages, .add_generation_prompt = true, .now = spec.now};
+    expect_read(chat, request, where);
+    text = in_row(where, [&] { return chat.render(request); });
   }
   if (text.empty()) fail(where, "expected a prompt with text, got an empty one");
   return {std::move(row), std::move(text.bytes), std::move(where), std::move(text.marks), rendered};

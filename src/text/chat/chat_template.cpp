@@ -180,6 +180,11 @@ bool ChatTemplate::names(std::string_view word) const {
   });
 }
 
+bool ChatTemplate::mentions(std::string_view word) const {
+  return std::ranges::any_of(
+      parsed_, [&](const auto& p) { return p->source.find(word) != std::string::npos; });
+}
+
 MarkedText ChatTemplate::render(const ChatRequest& request) const {
   const Parsed& parsed = choose(request);
   jinja::Workspace w(jinja::Limits(), parsed.where);

@@ -48,6 +48,10 @@ class ChatTemplate {
   // a way of their own.
   bool names(std::string_view word) const;
 
+  // Whether a template contains this word anywhere. One that does not ignores a variable or a key
+  // of messages with this name.
+  bool mentions(std::string_view word) const;
+
   // Whether dir contains a template.
   static bool exists(const std::filesystem::path& dir);
 
