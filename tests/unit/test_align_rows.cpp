@@ -12,6 +12,7 @@ namespace hearth {
 namespace {
 
 using nlohmann::ordered_json;
+using namespace std::string_literals;
 
 ExampleEncoder encoder(int64_t max_length = 200) {
   return {served_tokenizer(), ChatTemplate(served_template(), "test"), max_length};
@@ -200,6 +201,37 @@ TEST(AlignRows, CallsReachTheTemplateAsTheServerGivesThem) {
     "tool_calls": [{"function": {"name": "f"}}]}]})"),
       "[row] the chat template has no place for \"tool_calls\": use a model whose template has "
       "one, or remove them");
+}
+
+TEST(AlignRows, ToolsReachTheTemplate) {
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}], )",
+                    shown = R"(<|system|>[{"type": "function", "function": {"name": "f"}}]<|end|>)",
+                    turn = "<|user|>a<|end|><|assistant|>";
+  const std::string asked = R"([{"role": "user", "content": "a"}])",
+                    said = R"([{"role": "assistant", "content": "b"}])";
+  for (const std::string& row :
+       {R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])"s,
+        "\"prompt\": " + asked + ", \"completion\": " + said,
+        R"("instruction": "a", "output": "b")"s}) {
+    const Example e = called(("{" + tools + row + "}").c_str());
+    EXPECT_EQ(text_of(e, false), shown + turn) << row;
+    EXPECT_EQ(text_of(e, true), "b<|end|>") << row;
+    for (const char* none : {"null", "[]"})
+      EXPECT_EQ(text_of(called(("{\"tools\": "s + none + ", " + row + "}").c_str()), false), turn);
+    EXPECT_EQ(example_error(("{" + tools + row + "}").c_str()),
+              "[row] the chat template has no place for \"tools\": use a model whose template has "
+              "one, or remove them");
+  }
+  EXPECT_EQ(example_error(R"({"tools": "f", "instruction": "a", "output": "b"})"),
+            "[row] expected a list in \"tools\", got string");
+  EXPECT_EQ(example_error(R"({"tools": ["f"], "instruction": "a", "output": "b"})"),
+            "[row] expected objects in \"tools\", got string");
+  // Prompts are encoded as in SFT.
+  const test::TempDir dir;
+  write_file_atomic(dir / "p.jsonl", "{" + tools + "\"prompt\": " + asked + "}\n");
+  const ChatTemplate chat = calling();
+  const PromptSpec spec{.chat = [&]() -> const ChatTemplate& { return chat; }};
+  EXPECT_EQ(read_prompts(dir / "p.jsonl", spec)[0].prompt, shown + turn);
 }
 
 TEST(AlignRows, ContentsMayBeListsOfTextParts) {

@@ -205,27 +205,31 @@ Example ExampleEncoder::learned_after(const Prompted& p) const {
 
 // Prompt and completion are encoded separately, so that a prompt has the same tokens as in
 // inference.
-ExampleEncoder::Prompted ExampleEncoder::joined(const RowPart& prompt, const RowPart& answer,
+ExampleEncoder::Prompted ExampleEncoder::joined(const ordered_json& row, const RowPart& prompt,
+                                                const RowPart& answer,
                                                 const std::string& where) const {
   for (const RowPart* part : {&prompt, &answer}) expect_text_or_messages(*part, where);
   if (prompt.value.is_string() != answer.value.is_string())
     fail(where, "expected two strings or two lists of messages in \"{}\" and \"{}\", got {} and {}",
          prompt.key, answer.key, prompt.value.type_name(), answer.value.type_name());
-  if (prompt.value.is_array()) return rendered(prompt, answer, where);
+  if (prompt.value.is_array()) return rendered(row, prompt, answer, where);
   const std::string& said = answer.value.get_ref<const std::string&>();
   return {.prompt = outside(prompt.value.get_ref<const std::string&>(), false),
           .completion = outside(said, true),
           .empty = without_end(said).empty()};
 }
 
-ExampleEncoder::Prompted ExampleEncoder::rendered(const RowPart& prompt, const RowPart& answer,
+ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& row, const RowPart& prompt,
+                                                  const RowPart& answer,
                                                   const std::string& where) const {
   expect_messages(prompt.value, prompt.key, where);
   expect_messages(answer.value, answer.key, where);
   ordered_json all = prompt.value;
   for (const ordered_json& m : answer.value) all.push_back(m);
-  const ChatRequest asked{.messages = prompt.value, .add_generation_prompt = true, .now = now_};
-  const ChatRequest answered{.messages = std::move(all), .now = now_};
+  const ordered_json tools = tool_variables(row, where);
+  const ChatRequest asked{
+      .messages = prompt.value, .add_generation_prompt = true, .variables = tools, .now = now_};
+  const ChatRequest answered{.messages = std::move(all), .variables = tools, .now = now_};
   expect_read(chat_, answered, where);
   const auto [before, whole] =
       in_row(where, [&] { return std::pair(chat_.render(asked), chat_.render(answered)); });
@@ -246,13 +250,15 @@ ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, con
   const ordered_json asked = instruction_message(text_of(row, "instruction", where), input);
   const RowPart prompt{"instruction", ordered_json::array({asked})};
   const RowPart reply{answer, ordered_json::array({{{"role", "assistant"}, {"content", said}}})};
-  return rendered(prompt, reply, where);
+  return rendered(row, prompt, reply, where);
 }
 
-Example ExampleEncoder::conversation(const RowPart& part, const std::string& where) const {
-  const ordered_json& messages = part.value;
-  expect_messages(messages, part.key, where);
-  const ChatRequest request{.messages = messages, .now = now_};
+Example ExampleEncoder::conversation(const ordered_json& row, const char* key,
+                                     const std::string& where) const {
+  const ordered_json messages = as_messages(row[key], key, where);
+  expect_messages(messages, key, where);
+  const ChatRequest request{
+      .messages = messages, .variables = tool_variables(row, where), .now = now_};
   expect_read(chat_, request, where);
   const MarkedText text = in_row(where, [&] { return chat_.render_answers(request); });
   EncodedChat chat = encode_chat(tokenizer_, text);
@@ -305,13 +311,13 @@ Example ExampleEncoder::example(const ordered_json& row, const std::string& wher
   if (is_text(row)) return within_length(whole_text(row, where));
   const auto has = [&](const char* key) { return row.contains(key); };
   for (const char* key : {"messages", "conversations"})
-    if (has_content(row, key)) return conversation(part_of(row, key, where), where);
+    if (has_content(row, key)) return conversation(row, key, where);
   if (has("prompt") && has("completion"))
     return learned_after(
-        joined(part_of(row, "prompt", where), part_of(row, "completion", where), where));
+        joined(row, part_of(row, "prompt", where), part_of(row, "completion", where), where));
   if (has("instruction") && has("output")) return learned_after(instructed(row, "output", where));
   for (const char* key : {"messages", "conversations"})
-    if (has(key)) return conversation(part_of(row, key, where), where);
+    if (has(key)) return conversation(row, key, where);
   refuse_keys(row, where, example_keys);
 }
 
@@ -325,8 +331,8 @@ Preference ExampleEncoder::preference(const ordered_json& row, const std::string
   RowPart chosen = part_of(row, "chosen", where), rejected = part_of(row, "rejected", where);
   const RowPart prompt =
       has("prompt") ? part_of(row, "prompt", where) : take_common_prompt(chosen, rejected, where);
-  return {learned_after(joined(prompt, chosen, where)),
-          learned_after(joined(prompt, rejected, where))};
+  return {learned_after(joined(row, prompt, chosen, where)),
+          learned_after(joined(row, prompt, rejected, where))};
 }
 
 int64_t learned_tokens(const Example& e) {

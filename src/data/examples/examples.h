@@ -8,6 +8,7 @@
 //   DPO   {"prompt"?, "chosen", "rejected"}         strings or lists of messages
 //         {"instruction", "input"?, "chosen", "rejected"}
 // A message is {"role", "content"}, or ShareGPT's {"from", "value"} with human and gpt as roles.
+// "tools" of a row are for the chat template.
 #pragma once
 
 #include <filesystem>
@@ -68,12 +69,16 @@ class ExampleEncoder {
     bool rendered = false;  // by the chat template
     bool empty = false;     // the completion has no text
   };
-  Prompted joined(const RowPart& prompt, const RowPart& answer, const std::string& where) const;
-  Prompted rendered(const RowPart& prompt, const RowPart& answer, const std::string& where) const;
+  // Templates get the tools of the row.
+  Prompted joined(const nlohmann::ordered_json& row, const RowPart& prompt, const RowPart& answer,
+                  const std::string& where) const;
+  Prompted rendered(const nlohmann::ordered_json& row, const RowPart& prompt, const RowPart& answer,
+                    const std::string& where) const;
   Prompted instructed(const nlohmann::ordered_json& row, const char* answer,
                       const std::string& where) const;
   Example learned_after(const Prompted&) const;
-  Example conversation(const RowPart& messages, const std::string& where) const;
+  Example conversation(const nlohmann::ordered_json& row, const char* key,
+                       const std::string& where) const;
   std::string_view without_end(std::string_view text) const;
   MarkedText outside(std::string_view text, bool last) const;
   // Appends the ids of a text to the example; returns what a text after it starts with.

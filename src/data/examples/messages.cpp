@@ -136,12 +136,28 @@ void expect_messages(const ordered_json& list, const char* key, const std::strin
   expect_roles(list, where);
 }
 
+ordered_json tool_variables(const ordered_json& row, const std::string& where) {
+  if (!has_content(row, "tools")) return {};
+  const ordered_json& tools = row["tools"];
+  if (!tools.is_array()) fail(where, "expected a list in \"tools\", got {}", tools.type_name());
+  for (const ordered_json& tool : tools)
+    if (!tool.is_object()) fail(where, "expected objects in \"tools\", got {}", tool.type_name());
+  ordered_json variables;
+  variables["tools"] = tools;
+  return variables;
+}
+
 void expect_read(const ChatTemplate& chat, const ChatRequest& request, const std::string& where) {
+  const auto expect_place = [&](bool used, const char* key) {
+    if (used && !chat.mentions(key))
+      fail(where,
+           "the chat template has no place for \"{}\": use a model whose template has one, or "
+           "remove them",
+           key);
+  };
   const auto calls = [](const ordered_json& m) { return m.contains("tool_calls"); };
-  if (std::ranges::any_of(request.messages, calls) && !chat.mentions("tool_calls"))
-    fail(where,
-         "the chat template has no place for \"tool_calls\": use a model whose template has one, "
-         "or remove them");
+  expect_place(request.variables.contains("tools"), "tools");
+  expect_place(std::ranges::any_of(request.messages, calls), "tool_calls");
 }
 
 }  // namespace hearth::inline data

@@ -20,6 +20,9 @@ nlohmann::ordered_json as_messages(nlohmann::ordered_json, const char* key,
 // Throws unless it is a list of messages with known roles.
 void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
 
+// The "tools" of a row as a variable of its chat template; null if it has none.
+nlohmann::ordered_json tool_variables(const nlohmann::ordered_json& row, const std::string& where);
+
 // Throws if the template never mentions something that the request has for it, because it would be
 // left out without a word.
 void expect_read(const ChatTemplate&, const ChatRequest&, const std::string& where);

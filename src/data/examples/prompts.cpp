@@ -42,7 +42,9 @@ MarkedText in_form(std::string_view form, const std::string& text) {
   return all;
 }
 
-PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
+PromptRow prompt_row(const nlohmann::ordered_json& given, const PromptSpec& spec,
+                     std::string where) {
+  json row(given);
   if (!row.is_object())
     fail(where, "expected an object, got {}", in_quotes(row.dump().substr(0, 40)));
   nlohmann::ordered_json messages;
@@ -50,7 +52,7 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   if (row.contains("prompt") && row["prompt"].is_array()) {
     if (!spec.chat || spec.form != "{}")
       fail(where, "expected a text for --prompt-form, got a list of messages");
-    messages = as_messages(nlohmann::ordered_json::parse(row["prompt"].dump()), "prompt", where);
+    messages = as_messages(given["prompt"], "prompt", where);
     expect_messages(messages, "prompt", where);
   } else {
     const std::string_view key = prompt_key(row, where);
@@ -70,7 +72,10 @@ PromptRow prompt_row(json row, const PromptSpec& spec, std::string where) {
   const bool rendered = !messages.is_null();
   if (rendered) {
     const ChatTemplate& chat = spec.chat();
-    const ChatRequest request{.messages = messages, .add_generation_prompt = true, .now = spec.now};
+    const ChatRequest request{.messages = messages,
+                              .add_generation_prompt = true,
+                              .variables = tool_variables(given, where),
+                              .now = spec.now};
     expect_read(chat, request, where);
     text = in_row(where, [&] { return chat.render(request); });
   }
@@ -106,9 +111,8 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const Pro
   std::vector<PromptRow> rows;
   if (const size_t first = all.find_first_not_of(" \t\r\n");
       first != all.npos && all[first] == '[') {
-    json list = parse_json(all, name);
-    for (json& row : list)
-      rows.push_back(prompt_row(std::move(row), spec, fmt::format("{}:{}", name, rows.size() + 1)));
+    for (const auto& row : parse_ordered_json(all, name))
+      rows.push_back(prompt_row(row, spec, fmt::format("{}:{}", name, rows.size() + 1)));
   } else {
     int64_t line = 0;
     for (size_t begin = 0; begin < all.size();) {
@@ -116,7 +120,7 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const Pro
       const std::string_view text = std::string_view(all).substr(begin, end - begin);
       const std::string where = fmt::format("{}:{}", name, ++line);
       if (text.find_first_not_of(" \t\r") != text.npos)
-        rows.push_back(prompt_row(parse_json_line(text, where), spec, where));
+        rows.push_back(prompt_row(parse_ordered_json_line(text, where), spec, where));
       begin = end + 1;
     }
   }
