@@ -320,7 +320,7 @@ TEST_F(AlignCommands, RowsThatAreLeftOutAreSaidWithTheReason) {
   write_file_atomic(file, turns("user") + turns("assistant") + turns("user"));
   const Ran some = short_run(sft(folder / "some", file));
   EXPECT_EQ(some.status, 0) << some.err;
-  EXPECT_NE(some.err.find("2 of 3 rows left out: no turn of the assistant in them"),
+  EXPECT_NE(some.err.find("2 of 3 rows left out: no turn of the assistant to learn in them"),
             std::string::npos)
       << some.err;
   write_file_atomic(file, std::string_view("{\"prompt\": \"a\", \"completion\": \"\"}\n"

@@ -2,6 +2,8 @@
 // run reports.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "data/examples/examples.h"
 #include "data/examples/prompts.h"
 #include "served_folder.h"
@@ -232,6 +234,58 @@ TEST(AlignRows, ToolsReachTheTemplate) {
   const ChatTemplate chat = calling();
   const PromptSpec spec{.chat = [&]() -> const ChatTemplate& { return chat; }};
   EXPECT_EQ(read_prompts(dir / "p.jsonl", spec)[0].prompt, shown + turn);
+}
+
+TEST(AlignRows, AnswersWithWeightZeroAreNotLearned) {
+  const auto weighted = [](const std::string& first, const std::string& second) {
+    return R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "b")" +
+           first + R"(}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d")" +
+           second + "}]}";
+  };
+  const auto learned = [&](const std::string& first, const std::string& second) {
+    return text_of(example(weighted(first, second).c_str()), true);
+  };
+  const std::string zero = ", \"weight\": 0", one = ", \"weight\": 1", null = ", \"weight\": null";
+  EXPECT_EQ(learned("", ""), "b<|end|>d<|end|>");
+  EXPECT_EQ(learned(one, null), "b<|end|>d<|end|>");
+  EXPECT_EQ(learned(zero, one), "d<|end|>");
+  EXPECT_EQ(learned("", zero), "b<|end|>");
+  EXPECT_EQ(learned(zero, zero), "");
+  EXPECT_EQ(example(weighted(zero, "").c_str()).tokens, example(weighted("", "").c_str()).tokens);
+  for (const auto& [value, got] :
+       {std::pair("0.5", "0.5"), {"2", "2"}, {"\"0\"", "\"0\""}, {"false", "boolean"}})
+    EXPECT_EQ(example_error(weighted("", ", \"weight\": "s + value).c_str()),
+              "[row] expected a weight of 0 or 1 in messages[3], got "s + got);
+  EXPECT_EQ(text_of(example(R"({"conversations": [{"from": "human", "value": "a"},
+    {"from": "gpt", "value": "b", "weight": 0}, {"from": "gpt", "value": "c"}]})"),
+                    true),
+            "c<|end|>");
+  EXPECT_EQ(example_error(R"({"prompt": [{"role": "user", "content": "a"}],
+    "completion": [{"role": "assistant", "content": "b", "weight": 0}]})"),
+            "[row] a weight of 0 needs a row of \"messages\": of the answer in \"completion\" "
+            "everything is learned");
+  const test::TempDir dir;
+  write_file_atomic(dir / "a.jsonl", R"({"messages": [{"role": "user", "content": "a"}, )"
+                                     R"({"role": "assistant", "content": "b", "weight": 0}]})"
+                                     "\n");
+  EXPECT_EQ(
+      read_examples({(dir / "a.jsonl").string()}, encoder()).left_out(200),
+      std::vector<std::string>{"1 of 1 rows left out: no turn of the assistant to learn in them"});
+}
+
+// An eos that the template does not write would end an answer that is not learned.
+TEST(AlignRows, AFinalAnswerWithWeightZeroGetsNoEnd) {
+  const ChatTemplate lines(
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+      "test");
+  const Example e = ExampleEncoder(served_tokenizer(), lines, 200)
+                        .example(ordered_json::parse(R"({"messages": [
+    {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]})"),
+                                 "row");
+  EXPECT_EQ(text_of(e, true), "a");
+  EXPECT_EQ(std::ranges::count(e.tokens, served_eos), 0);
 }
 
 TEST(AlignRows, ContentsMayBeListsOfTextParts) {

@@ -96,6 +96,32 @@ TEST(EncodeChat, AnswersByTags) {
             "<think>no <|im_end|><|im_end|>|so<|im_end|>");
 }
 
+TEST(EncodeChat, AnswersOfSomeMessagesAreNotMarked) {
+  const Tokenizer tokenizer = byte_tokenizer();
+  const ChatTemplate tagged(
+      "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}"
+      "{% endgeneration %}<|im_end|>{% else %}U:{{ m.content }}{% endif %}{% endfor %}",
+      "t");
+  const ChatTemplate plain(chatml, "t");
+  const auto marked = [&](const ChatTemplate& t, std::vector<size_t> unlearned) {
+    return answers(tokenizer,
+                   encode_chat(tokenizer, t.render_answers({.messages = talk}, unlearned)));
+  };
+  EXPECT_EQ(marked(tagged, {1}), "so|");
+  EXPECT_EQ(marked(tagged, {3}), "<think>no <|im_end|>|");
+  EXPECT_EQ(marked(tagged, {1, 3}), "");
+  EXPECT_EQ(marked(plain, {1}), "so<|im_end|>|");
+  EXPECT_EQ(marked(plain, {3}), "<think>no <|im_end|><|im_end|>|");
+  EXPECT_EQ(marked(plain, {1, 3}), "");
+  // Blocks without text between them are one stretch.
+  const ChatTemplate merged(
+      "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", "t");
+  const ordered_json both = {talk[1], talk[3]};
+  const std::vector<size_t> first = {0};
+  expect_error(error_of([&] { merged.render_answers({.messages = both}, first); }),
+               "the {% generation %} blocks of message 1 cannot be told from those of the others");
+}
+
 // A template that drops the thinking of earlier turns, as Qwen3's does.
 TEST(EncodeChat, AnswersWhereEarlierTurnsAreCut) {
   const ChatTemplate t(

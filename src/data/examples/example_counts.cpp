@@ -9,7 +9,7 @@ std::vector<std::string> ExampleCounts::left_out(int64_t max_length) const {
   const auto add = [&](int64_t rows, const std::string& why) {
     if (rows) lines.push_back(fmt::format("{} of {} rows left out: {}", rows, read, why));
   };
-  add(unanswered, "no turn of the assistant in them");
+  add(unanswered, "no turn of the assistant to learn in them");
   add(blank, "no text to learn in them");
   add(cut_off, fmt::format("their prompts fill all {} tokens of --max-length", max_length));
   add(equal, "both answers are equal");

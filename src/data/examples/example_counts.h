@@ -10,8 +10,8 @@ namespace hearth::inline data {
 struct ExampleCounts {
   std::string files;  // where the rows are, for errors
   int64_t read = 0;   // rows
-  // Rows left out, each counted once: no assistant turn; no text to learn; the answer starts after
-  // max_length; two equal answers.
+  // Rows left out, each counted once: no assistant turn to learn; no text to learn; the answer
+  // starts after max_length; two equal answers.
   int64_t unanswered = 0, blank = 0, cut_off = 0, equal = 0;
   // Rows that are kept: truncated at max_length; with an answer that has no text, only an end.
   int64_t cut = 0, empty = 0;

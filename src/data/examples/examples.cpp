@@ -226,10 +226,18 @@ ExampleEncoder::Prompted ExampleEncoder::rendered(const ordered_json& row, const
   expect_messages(answer.value, answer.key, where);
   ordered_json all = prompt.value;
   for (const ordered_json& m : answer.value) all.push_back(m);
+  for (const size_t i : take_unlearned(all))
+    if (i >= prompt.value.size())
+      fail(where,
+           "a weight of 0 needs a row of \"messages\": of the answer in \"{}\" everything is "
+           "learned",
+           answer.key);
   const ordered_json tools = tool_variables(row, where);
-  const ChatRequest asked{
-      .messages = prompt.value, .add_generation_prompt = true, .variables = tools, .now = now_};
   const ChatRequest answered{.messages = std::move(all), .variables = tools, .now = now_};
+  const ChatRequest asked{.messages = messages_from(answered.messages, 0, prompt.value.size()),
+                          .add_generation_prompt = true,
+                          .variables = tools,
+                          .now = now_};
   expect_read(chat_, answered, where);
   const auto [before, whole] =
       in_row(where, [&] { return std::pair(chat_.render(asked), chat_.render(answered)); });
@@ -255,24 +263,26 @@ ExampleEncoder::Prompted ExampleEncoder::instructed(const ordered_json& row, con
 
 Example ExampleEncoder::conversation(const ordered_json& row, const char* key,
                                      const std::string& where) const {
-  const ordered_json messages = as_messages(row[key], key, where);
+  ordered_json messages = as_messages(row[key], key, where);
   expect_messages(messages, key, where);
+  const std::vector<size_t> unlearned = take_unlearned(messages);
   const ChatRequest request{
       .messages = messages, .variables = tool_variables(row, where), .now = now_};
   expect_read(chat_, request, where);
-  const MarkedText text = in_row(where, [&] { return chat_.render_answers(request); });
+  const MarkedText text = in_row(where, [&] { return chat_.render_answers(request, unlearned); });
   EncodedChat chat = encode_chat(tokenizer_, text);
   Example e{.tokens = std::move(chat.ids), .learned = std::move(chat.answer), .rendered = true};
-  const auto answers = [](const ordered_json& m) {
-    return m["role"] == "assistant" && says_something(m);
+  const auto learned = [&](size_t i) {
+    return messages[i]["role"] == "assistant" && std::ranges::find(unlearned, i) == unlearned.end();
   };
-  e.empty = std::none_of(messages.begin(), messages.end(), answers);
+  e.empty = true;
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (learned(i) && says_something(messages[i])) e.empty = false;
   size_t last = e.tokens.size();  // start of the last answer
   while (last > 0 && !e.learned[last - 1]) --last;
   while (last > 0 && e.learned[last - 1]) --last;
-  // A final message of the user gets no eos.
-  const bool answered = messages.back()["role"] == "assistant";
-  return within_length(answered ? ended(std::move(e), last) : std::move(e));
+  // A final message that is not learned, such as the user's, gets no eos.
+  return within_length(learned(messages.size() - 1) ? ended(std::move(e), last) : std::move(e));
 }
 
 // A text with its eos, of any length.

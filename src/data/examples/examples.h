@@ -8,7 +8,7 @@
 //   DPO   {"prompt"?, "chosen", "rejected"}         strings or lists of messages
 //         {"instruction", "input"?, "chosen", "rejected"}
 // A message is {"role", "content"}, or ShareGPT's {"from", "value"} with human and gpt as roles.
-// "tools" of a row are for the chat template.
+// An assistant's message with "weight": 0 is not learned. "tools" of a row are for the template.
 #pragma once
 
 #include <filesystem>

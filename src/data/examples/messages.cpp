@@ -104,6 +104,16 @@ void read_content(ordered_json& message, bool calls, const std::string& path,
     *it = content_text(*it, path + ".content", where);
 }
 
+// OpenAI's weight of a message in the loss; 1 is the default.
+void read_weight(ordered_json& message, const std::string& path, const std::string& where) {
+  const ordered_json* weight = member(message, "weight");
+  if (weight && *weight == 0) return;
+  if (weight && *weight != 1)
+    fail(where, "expected a weight of 0 or 1 in {}, got {}", path,
+         weight->is_number() ? weight->dump() : shown(weight));
+  message.erase("weight");
+}
+
 std::string role_of_sender(const std::string& from) {
   return from == "human" ? "user" : from == "gpt" ? "assistant" : from;
 }
@@ -117,12 +127,16 @@ ordered_json as_messages(ordered_json list, const char* key, const std::string& 
     if (!m.is_object()) continue;
     const bool shared =
         !m.contains("role") && m.contains("from") && m["from"].is_string() && m.contains("value");
-    if (shared)
-      m = ordered_json{{"role", role_of_sender(m["from"].get<std::string>())},
-                       {"content", m["value"]}};
+    if (shared) {
+      ordered_json said{{"role", role_of_sender(m["from"].get<std::string>())},
+                        {"content", m["value"]}};
+      if (m.contains("weight")) said["weight"] = m["weight"];
+      m = std::move(said);
+    }
     const std::string path = fmt::format("{}[{}]", key, i);
     const bool calls = read_calls(m, path, where);
     read_content(m, calls, path, where);
+    read_weight(m, path, where);
   }
   return list;
 }
@@ -134,6 +148,14 @@ void expect_messages(const ordered_json& list, const char* key, const std::strin
            list[i].contains("content");
   if (!good) fail(where, "expected messages with a role and a content in \"{}\"", key);
   expect_roles(list, where);
+}
+
+std::vector<size_t> take_unlearned(ordered_json& messages) {
+  std::vector<size_t> unlearned;
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (messages[i].erase("weight") > 0 && messages[i]["role"] == "assistant")
+      unlearned.push_back(i);
+  return unlearned;
 }
 
 ordered_json tool_variables(const ordered_json& row, const std::string& where) {

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "sys/error.h"
 #include "text/chat/chat_template.h"
@@ -12,13 +13,17 @@ namespace hearth::inline data {
 // A list of messages as the server gives them to chat templates: a content that is a list of text
 // parts becomes one text, the null of a message with tool_calls an empty one, and the arguments of
 // a call become JSON. ShareGPT's messages {"from", "value"} become {"role", "content"}, with human
-// as the user and gpt as the assistant. Other values are returned unchanged. `key` is the name of
-// the list in the row.
+// as the user and gpt as the assistant. Of weights, which may be 0 or 1, only 0 is left. Other
+// values are returned unchanged. `key` is the name of the list in the row.
 nlohmann::ordered_json as_messages(nlohmann::ordered_json, const char* key,
                                    const std::string& where);
 
 // Throws unless it is a list of messages with known roles.
 void expect_messages(const nlohmann::ordered_json&, const char* key, const std::string& where);
+
+// Removes the weights that as_messages() left, and returns the indices of the assistant's messages
+// that had one: they are not learned.
+std::vector<size_t> take_unlearned(nlohmann::ordered_json& messages);
 
 // The "tools" of a row as a variable of its chat template; null if it has none.
 nlohmann::ordered_json tool_variables(const nlohmann::ordered_json& row, const std::string& where);

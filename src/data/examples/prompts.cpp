@@ -54,6 +54,7 @@ PromptRow prompt_row(const nlohmann::ordered_json& given, const PromptSpec& spec
       fail(where, "expected a text for --prompt-form, got a list of messages");
     messages = as_messages(given["prompt"], "prompt", where);
     expect_messages(messages, "prompt", where);
+    take_unlearned(messages);
   } else {
     const std::string_view key = prompt_key(row, where);
     const bool instruction = key == "instruction";

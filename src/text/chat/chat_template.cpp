@@ -65,6 +65,17 @@ size_t end_of_answer(const MarkedText& whole, const MarkedText& after, size_t be
   return at == std::string::npos ? at : at + closing.size();
 }
 
+// The begins and ends of the stretches that are marked as answers.
+std::vector<std::pair<size_t, size_t>> answer_spans(const MarkedText& t) {
+  std::vector<std::pair<size_t, size_t>> spans;
+  for (size_t i = 0; i < t.size(); ++i) {
+    if (!(t.marks[i] & mark::answer)) continue;
+    if (spans.empty() || spans.back().second != i) spans.emplace_back(i, i);
+    spans.back().second = i + 1;
+  }
+  return spans;
+}
+
 }  // namespace
 
 ordered_json special_tokens(const ordered_json& config) {
@@ -192,14 +203,41 @@ MarkedText ChatTemplate::render(const ChatRequest& request) const {
   return jinja::Renderer(w, jinja::request_scope(w, request, tokens_)).render(parsed.block);
 }
 
-MarkedText ChatTemplate::render_answers(const ChatRequest& request) const {
+// Unmarks the answers of some messages in a text whose template marks answers itself. A message's
+// answers are those that the rendering up to it has and the rendering before it lacks.
+MarkedText ChatTemplate::without_answers(MarkedText whole, const ChatRequest& request,
+                                         std::span<const size_t> unlearned) const {
+  const std::vector<std::pair<size_t, size_t>> spans = answer_spans(whole);
+  ChatRequest part = request;
+  part.messages = ordered_json::array();
+  size_t done = 0;
+  for (size_t i = 0; i < request.messages.size(); ++i) {
+    part.messages.push_back(request.messages[i]);
+    if (request.messages[i].value("role", "") != "assistant") continue;
+    const size_t count = answer_spans(render(part)).size();
+    if (count <= done || count > spans.size())
+      fail(choose(request).where,
+           "the {{% generation %}} blocks of message {} cannot be told from those of the others",
+           i);
+    const bool unmark = std::ranges::find(unlearned, i) != unlearned.end();
+    for (; done < count; ++done)
+      for (size_t k = spans[done].first; unmark && k < spans[done].second; ++k)
+        whole.marks[k] &= char(~mark::answer);
+  }
+  return whole;
+}
+
+MarkedText ChatTemplate::render_answers(const ChatRequest& request,
+                                        std::span<const size_t> unlearned) const {
   const Parsed& parsed = choose(request);
   MarkedText whole = render(request);
-  if (parsed.tags) return whole;
+  if (parsed.tags)
+    return unlearned.empty() ? whole : without_answers(std::move(whole), request, unlearned);
   ChatRequest part = request;
   part.messages = ordered_json::array();
   for (size_t i = 0; i < request.messages.size(); ++i) {
-    const bool assistant = request.messages[i].value("role", "") == "assistant";
+    const bool assistant = request.messages[i].value("role", "") == "assistant" &&
+                           std::ranges::find(unlearned, i) == unlearned.end();
     if (assistant) part.add_generation_prompt = true;
     const MarkedText before = assistant ? render(part) : MarkedText();
     part.messages.push_back(request.messages[i]);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +39,9 @@ class ChatTemplate {
 
   MarkedText render(const ChatRequest&) const;
   // The same with the assistant's answers marked: by the template's {% generation %} blocks, else
-  // from the opening of each turn up to and including the text that closes it.
-  MarkedText render_answers(const ChatRequest&) const;
+  // from the opening of each turn up to and including the text that closes it. `unlearned`: indices
+  // of messages whose answers are not marked.
+  MarkedText render_answers(const ChatRequest&, std::span<const size_t> unlearned = {}) const;
 
   // How the model writes tool calls, judged by the template for requests with tools.
   ToolFormat tool_format() const;
@@ -60,6 +62,7 @@ class ChatTemplate {
   ChatTemplate() = default;
   void add(std::string_view name, std::string_view source, std::string_view where);
   const Parsed& choose(const ChatRequest&) const;
+  MarkedText without_answers(MarkedText, const ChatRequest&, std::span<const size_t>) const;
   std::vector<std::shared_ptr<const Parsed>> parsed_;
   nlohmann::ordered_json tokens_;
 };
