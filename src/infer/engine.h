@@ -44,9 +44,9 @@ struct Completion {
   std::string finish_reason;                  // stop | length | cancelled
   bool matches = true;                        // the constraint, if there is one
   double score = 0;                           // beam search: the ranking score
-  double queue_ms = 0;                        // from submit() or run() to the first step
-  double ttft_ms = 0;                         // from submit() or run() to the first token
-  double tokens_per_s = 0;                    // after the first token; for one token 1 / its time
+  double queue_ms = -1;     // from submit() or run() to the first step; -1: there was none
+  double ttft_ms = 0;       // from submit() or run() to the first token
+  double tokens_per_s = 0;  // after the first token; for one token 1 / its time
 };
 
 // Sent for each token when it is generated; beam search sends its tokens at the end.

@@ -309,7 +309,9 @@ std::vector<Sequence*> EngineLoop::fork(Sequence& seq) {
                                                     .pages = pool_.fork(seq.pages),
                                                     .guesses = first_guesses(r),
                                                     .read = seq.read});
-    next->generation.completion.prompt_logprobs = seq.generation.completion.prompt_logprobs;
+    const Completion& first = seq.generation.completion;
+    next->generation.completion.prompt_logprobs = first.prompt_logprobs;
+    next->generation.completion.queue_ms = first.queue_ms;
     sequences.push_back(&scheduler_.add_after(*sequences.back(), std::move(next)));
   }
   return sequences;

@@ -44,7 +44,7 @@ AllowedTokens Generation::allowed() {
 }
 
 void Generation::note_start() {
-  if (completion.queue_ms == 0) completion.queue_ms = seconds_since(job_->start) * 1e3;
+  if (completion.queue_ms < 0) completion.queue_ms = seconds_since(job_->start) * 1e3;
 }
 
 std::optional<SampleControls> Generation::controls(int64_t ahead) const {

@@ -307,7 +307,7 @@ void Exchange::note(Client& client) const {
   for (const auto& completions : results_)
     for (const Completion& c : completions) {
       reasons.insert(c.finish_reason);
-      n.queue_ms = std::max(n.queue_ms, c.queue_ms);
+      if (c.queue_ms >= 0 && (n.queue_ms < 0 || c.queue_ms < n.queue_ms)) n.queue_ms = c.queue_ms;
     }
   for (const std::string& r : reasons) n.finish_reason += (n.finish_reason.empty() ? "" : ",") + r;
   client.note_answer(n);

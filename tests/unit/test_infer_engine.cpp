@@ -156,6 +156,19 @@ TEST(Engine, SamplesOfOnePromptDifferAndShareItsPrefill) {
   for (const Completion& c : same) EXPECT_EQ(c.tokens, same[0].tokens);
 }
 
+TEST(Engine, SamplesOfOnePromptHaveItsQueueTime) {
+  const auto backend = make_cpu_backend(1);
+  TinyModel m(*backend, tiny_config());
+  Engine e = m.engine({.max_batch = 2});
+  for (const int64_t tokens : {1, 4}) {
+    Request r = sampled(tiny_prompt(5), tokens, 3);
+    r.n = 4;
+    const std::vector<Completion> all = e.run(std::vector{r})[0];
+    EXPECT_GE(all[0].queue_ms, 0);
+    for (const Completion& c : all) EXPECT_EQ(c.queue_ms, all[0].queue_ms);
+  }
+}
+
 TEST(Engine, SeedsDecide) {
   const auto backend = make_reference_backend();
   TinyModel m(*backend, tiny_config());

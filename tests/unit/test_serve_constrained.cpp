@@ -376,5 +376,17 @@ TEST_F(Serving, NotesWhatTheLogSays) {
   EXPECT_GE(client->note.first_token_ms, client->note.queue_ms);
 }
 
+// The second prompt waits for the first one to end.
+TEST_F(Serving, NotesTheQueueTimeOfTheFirstChoiceThatRuns) {
+  ServeConfig one;
+  one.batch = 1;
+  open(one);
+  const auto client =
+      ask("/v1/completions", R"({"prompt":["abc","d"],"max_tokens":5,"n":2,"ignore_eos":true})");
+  EXPECT_EQ(client->note.completion_tokens, 20);
+  EXPECT_GE(client->note.queue_ms, 0);
+  EXPECT_LE(client->note.queue_ms, client->note.first_token_ms);
+}
+
 }  // namespace
 }  // namespace hearth
