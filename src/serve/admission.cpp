@@ -74,7 +74,7 @@ const Route& Admission::route(const HttpRequest& r) const {
   // The pages are the same for everybody and ask for the key themselves.
   if (r.path != "/health" && !is_page(r.path)) access_.check_key(r);
   std::string_view path = r.path;
-  if (path.starts_with(model_prefix)) path = "/v1/models";
+  if (path.size() > model_prefix.size() && path.starts_with(model_prefix)) path = "/v1/models";
   const auto at = std::ranges::find(all_routes, path, &Route::path);
   if (at == all_routes.end()) refuse_path(r);
   if (r.method != at->method && !(r.is_head() && !at->reads_body()))

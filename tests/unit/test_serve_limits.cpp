@@ -43,6 +43,11 @@ TEST_F(Serving, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error("/v1/completions", R"({"prompt":["a",[1]]})").param, "prompt");
   EXPECT_EQ(error("/v1/completions", R"({"model":"other"})").status, 404);
   EXPECT_EQ(error("/v1/models/other").code, "model_not_found");
+  const HttpError unnamed = error("/v1/models/");
+  EXPECT_EQ(unnamed.status, 404);
+  const auto body = nlohmann::json::parse(error_body(unnamed))["error"];
+  EXPECT_EQ(body["type"], "not_found_error");
+  EXPECT_NE(std::string(body["message"]).find("/v1/models?"), std::string::npos) << body;
   EXPECT_EQ(error("/nowhere").status, 404);
   EXPECT_EQ(error("/v1/completions").status, 405);
   EXPECT_EQ(error("/v1/completions", "{").status, 400);
