@@ -39,21 +39,27 @@ std::string repeated(std::vector<std::string> list) {
   return at == list.end() ? "" : *at;
 }
 
-// The names that were given, or else those of the folders, with as many folders above them as it
-// takes to tell the models apart.
-std::vector<std::string> model_names(const std::vector<std::string>& models,
-                                     std::vector<std::string> given) {
-  if (given.empty()) {
-    constexpr int most = 64;
-    for (int parts = 1; parts <= most; ++parts) {
-      given.clear();
-      for (const std::string& path : models) given.push_back(end_of_path(path, parts));
-      if (repeated(given).empty()) return given;
-    }
-    const auto twice = std::ranges::find(given, repeated(given)) - given.begin();
-    fail_usage("--model", "expected different models, got {} twice; --name tells them apart",
-               models[size_t(twice)]);
+// The names of the folders. Where several are equal, these get as many folders above them as it
+// takes to tell them apart.
+std::vector<std::string> folder_names(const std::vector<std::string>& models) {
+  constexpr int most = 64;
+  std::vector<std::string> names;
+  for (const std::string& path : models) names.push_back(end_of_path(path, 1));
+  for (int parts = 2; parts <= most && !repeated(names).empty(); ++parts) {
+    const std::vector<std::string> shorter = names;
+    for (size_t i = 0; i < names.size(); ++i)
+      if (std::ranges::count(shorter, shorter[i]) > 1) names[i] = end_of_path(models[i], parts);
   }
+  if (const std::string twice = repeated(names); !twice.empty())
+    fail_usage("--model", "expected different models, got {} twice; --name tells them apart",
+               models[size_t(std::ranges::find(names, twice) - names.begin())]);
+  return names;
+}
+
+// The names that were given, or else those of the folders.
+std::vector<std::string> model_names(const std::vector<std::string>& models,
+                                     const std::vector<std::string>& given) {
+  if (given.empty()) return folder_names(models);
   if (given.size() != models.size())
     fail_usage("--name", "expected a name for each of {} models or none, got {}", models.size(),
                given.size());
