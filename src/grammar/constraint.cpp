@@ -1,7 +1,6 @@
 #include "grammar/constraint.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "formats/json.h"
 #include "grammar/json_schema.h"
@@ -66,6 +65,12 @@ ByteGrammar grammar_of(const ConstraintSpec& s) {
   return g;
 }
 
+[[noreturn]] void refuse_work() {
+  fail_usage("constraint",
+             "finding the tokens that may continue the text takes too much work: make it less "
+             "ambiguous");
+}
+
 }  // namespace
 
 Constraint::Constraint(const ByteGrammar& g, Tokenizer tokenizer,
@@ -97,13 +102,21 @@ auto Constraint::guarded(F&& f) {
   }
 }
 
-// Finding a text again is outside the budget: it was within it when it was read, so whether it may
-// go on must not depend on what was forgotten meanwhile.
+// A long text may take more work to read again than a mask may, so only the budget of the whole
+// text limits it. Without a limit, texts whose states do not fit in memory together would read
+// themselves again at every token.
 StateId Constraint::find(At& at) {
   if (at.epoch == epoch_) return at.state;
-  automaton_.allow(std::numeric_limits<int64_t>::max());
-  at.state = automaton_.read(automaton_.start(), at.text);
+  const int64_t left = std::max<int64_t>(*at.work_left, 0);
+  automaton_.allow(left);
+  try {
+    at.state = automaton_.read(automaton_.start(), at.text);
+  } catch (const Error&) {
+    if (automaton_.work_left() < 0) refuse_work();
+    throw;
+  }
   at.epoch = epoch_;
+  *at.work_left -= left - automaton_.work_left();
   automaton_.allow(mask_work);
   return at.state;
 }
@@ -181,10 +194,7 @@ void ConstraintCursor::accept(int32_t token) {
 
 const TokenMask& ConstraintCursor::mask() {
   const MaskPtr& mask = next_.get();
-  if (*at_.work_left < 0)
-    fail_usage("constraint",
-               "finding the tokens that may continue the text takes too much work: make it less "
-               "ambiguous");
+  if (*at_.work_left < 0) refuse_work();
   if (!mask->any && !accepts_)
     fail_usage("constraint", "no token of the model's vocabulary can continue the text");
   return *mask;

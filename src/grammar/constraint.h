@@ -22,7 +22,7 @@ using MaskPtr = std::shared_ptr<const TokenMask>;
 
 struct ConstraintLimits {
   int64_t state_bytes = 24 << 20;   // states beyond it are forgotten, and found again when needed
-  int64_t text_work = 200'000'000;  // for all masks of one text: about 5 s
+  int64_t text_work = 200'000'000;  // to mask and to find again one text: about 5 s
 };
 
 // A grammar with the vocabulary that writes it. Thread-safe; shared by all completions under it.
@@ -41,7 +41,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     StateId state = 0;
     uint64_t epoch = 0;
     bool strips = false;
-    // Work that masks of this text may still take; those that are known take none.
+    // Work that masks of this text and reading it again may still take; known states take none.
     std::shared_ptr<std::atomic<int64_t>> work_left = {};
   };
   struct Reached {

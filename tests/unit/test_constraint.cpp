@@ -329,7 +329,7 @@ TEST(Constraint, EndsWithItsLastOwner) {
 }
 
 // To find a long text again takes more work than a mask may.
-TEST(Constraint, ForgottenTextsAreFoundAgainAtNoCharge) {
+TEST(Constraint, ForgottenTextsAreFoundAgain) {
   ConstraintMaker maker(byte_tokenizer(), {.state_bytes = 6 << 20});
   ConstraintCursor cursor(
       maker.make({.kind = Kind::regex, .text = "[ab]*a([ab](|){8}){100}", .where = "regex"}),
@@ -368,6 +368,12 @@ TEST(Constraint, ATextHasABudgetOfWork) {
   const int64_t some = written({.text_work = 2000});
   EXPECT_GT(some, 1);
   EXPECT_LT(some, 500);
+  // A text that is forgotten after each token is read again at its own expense.
+  EXPECT_EQ(written({.state_bytes = 1}), 500);
+  EXPECT_EQ(written({.text_work = 1'000'000}), 500);
+  const int64_t again = written({.state_bytes = 1, .text_work = 1'000'000});
+  EXPECT_GT(again, 20);
+  EXPECT_LT(again, 500);
 }
 
 }  // namespace
