@@ -174,7 +174,9 @@ TEST_P(CudaEngineModels, GreedyTokensInFp32AreTheCpus) {
           EngineSpec{.max_batch = 16, .step_tokens = 200, .speculate = 3},
           EngineSpec{.max_batch = 16, .cache_bytes = 5 * 2 * 2 * 4 * 64 * 32 * 4 * 2}}) {
       TinyModel m(card(true, graphs), c);
-      const auto got = m.engine(spec).run(requests);
+      Engine e = m.engine(spec);
+      const auto got = e.run(requests);
+      EXPECT_EQ(e.stats().drafted > 0, spec.speculate > 0);
       for (size_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(got[i][0].tokens, want[i][0].tokens) << i;
         for (size_t k = 0; k < want[i][0].logprobs.size(); ++k)

@@ -211,6 +211,7 @@ TEST(ConstrainedEngine, SpeculationAndPreemptionChangeNothing) {
     EXPECT_EQ(want[i][0].tokens, guessed[i][0].tokens);
     EXPECT_EQ(want[i][0].tokens, fought[i][0].tokens);
   }
+  EXPECT_GT(fast.stats().drafted, 0);
 }
 
 // A device that draws runs ahead under constraints too, and draws what the host would draw.

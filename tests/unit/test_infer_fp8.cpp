@@ -77,6 +77,7 @@ TEST(PagedFp8, WhatSharesAStepChangesNothing) {
         expect_same(e.run(requests), want);
         EXPECT_EQ(e.stats().used_blocks, 0);
         EXPECT_EQ(e.stats().cache, "fp8");
+        EXPECT_EQ(e.stats().drafted > 0, spec.speculate > 0);
         if (spec.cache_bytes) {
           EXPECT_GT(e.stats().preemptions, 0);
           EXPECT_EQ(e.stats().blocks, 4);

@@ -113,6 +113,7 @@ TEST(RunAhead, DrawsByTheBitsOfEachPlace) {
     EXPECT_TRUE(made == run_all(planned, all));
     EXPECT_GT(ahead.stats().followed, 10);
     EXPECT_EQ(planned.stats().followed, 0);
+    EXPECT_GT(planned.stats().drafted, 0);
     std::set<Tokens> distinct;
     for (const auto& samples : made) distinct.insert(samples.begin(), samples.end());
     EXPECT_GT(distinct.size(), 20u);

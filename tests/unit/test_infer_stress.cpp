@@ -138,6 +138,7 @@ void crowd_ends_well(const EngineSpec& spec) {
   EXPECT_EQ(s.used_blocks, 0);
   EXPECT_GT(s.preemptions, 0);
   EXPECT_GT(s.reused_tokens, 0);
+  EXPECT_EQ(s.drafted > 0, spec.speculate > 0);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   fmt::print("{} requests, {} tokens, {} gave way, {:.1f} s; {} of {} blocks free at the end\n",
              requests, made, s.preemptions, took.count(), s.blocks - s.used_blocks, s.blocks);

@@ -177,6 +177,7 @@ TEST(LatentEngine, DraftTokensChangeNoBit) {
       Engine plain(m.config, m.params, *backend, {.max_batch = 1});
       Engine drafts(m.config, m.params, *backend, {.max_batch = 1, .speculate = speculate});
       const auto want = completions(plain, 6), got = completions(drafts, 6);
+      EXPECT_GT(drafts.stats().drafted, 0);
       for (size_t i = 0; i < want.size(); ++i) {
         EXPECT_EQ(got[i][0].tokens, want[i][0].tokens);
         for (size_t k = 0; k < want[i][0].tokens.size(); ++k)
