@@ -273,7 +273,8 @@ std::string Connection::head(int status, const std::string& type) const {
   if (!type.empty()) h += "Content-Type: " + type + "\r\n";
   if (!config_.cors_origin.empty())
     h += "Access-Control-Allow-Origin: " + config_.cors_origin + "\r\n";
-  return h + (keep_alive_ && !handler_.closing() ? "" : "Connection: close\r\n");
+  if (!keep_alive_ || handler_.closing()) return h + "Connection: close\r\n";
+  return h + (chunked_ ? "" : "Connection: keep-alive\r\n");  // HTTP/1.0 closes without it
 }
 
 void Connection::respond(HttpResponse r) {

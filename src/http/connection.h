@@ -100,7 +100,8 @@ class Connection : public Client, public std::enable_shared_from_this<Connection
   int probes_ = 0, ticks_ = 0;                 // since the client closed its half; see watch()
   bool answering_ = false, complete_ = false;  // a response is due; it is complete in out_
   bool streams_ = false;                       // the response is an event stream that has started
-  bool keep_alive_ = false, chunked_ = false, closed_ = false;
+  bool keep_alive_ = false, closed_ = false;
+  bool chunked_ = false;  // the request is HTTP/1.1, so a stream is sent in chunks
 };
 
 }  // namespace hearth::inline http

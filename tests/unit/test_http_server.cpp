@@ -117,6 +117,21 @@ TEST_F(HttpServerTest, AnyErrorOfAConnectionLeavesTheServerAccepting) {
   }
 }
 
+TEST_F(HttpServerTest, TellsOldClientsWhetherTheConnectionStaysOpen) {
+  start();
+  if (IsSkipped()) return;
+  HttpClient old(port), now(port);
+  for (int i = 0; i < 2; ++i) {
+    old.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    EXPECT_EQ(old.reply().headers["connection"], "keep-alive");
+    now.request("GET", "/");
+    EXPECT_FALSE(now.reply().headers.contains("connection"));
+  }
+  old.send("GET / HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.reply().headers["connection"], "close");
+  EXPECT_TRUE(old.ends());
+}
+
 // The client reads as fast as the stream grows and so never reaches the end of its echo. What it
 // has read of the echo makes no room for other events.
 TEST_F(HttpServerTest, TheAllowanceForAnEchoIsUsedUp) {
