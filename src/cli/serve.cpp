@@ -146,6 +146,9 @@ void run_serve(const ServeFlags& flags) {
                         .speculate = config.speculate,
                         .draft = config.draft,
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30)),
+                        .remedy = flags.cache_gib > 0
+                                      ? "use a larger --cache-gib or a shorter --context"
+                                      : "use a shorter --context, or set --cache-gib",
                         .cache = cache_format(flags.kv),
                         .exact = flags.batch_invariant};
   const std::unique_ptr<Backend> backend =

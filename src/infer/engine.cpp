@@ -94,18 +94,28 @@ EngineSpec with_context(EngineSpec s, const ModelConfig& config, DType dtype,
   return s;
 }
 
+// Rounds to what is printed: up for what is needed, down for what there is.
+double gib_up(int64_t bytes) { return std::ceil(double(bytes) / (1 << 30) * 100) / 100; }
+double gib_down(int64_t bytes) { return std::floor(double(bytes) / (1 << 30) * 100) / 100; }
+
 RunnerSpec checked_spec(const ModelConfig& config, DType dtype, MemoryBudget budget,
-                        const EngineSpec& s) {
+                        const EngineSpec& s, int64_t free_bytes) {
+  if (s.cache_bytes > free_bytes)
+    fail("engine",
+         "expected a KV cache within the {:.2f} GiB of free memory, got {:.2f} GiB: use a smaller "
+         "--cache-gib",
+         gib_down(free_bytes), gib_up(s.cache_bytes));
   const RunnerSpec r = runner_spec(config, dtype, budget, s);
+  const int64_t block = Runner::block_bytes(config, dtype, s.cache, r.modules);
   const int64_t least = least_blocks(config, s);
   if (r.blocks >= least) return r;
   budget.reserve("model step", Runner::step_bytes(config, dtype, r));
   fail("engine",
-       "expected memory for {} blocks of {} tokens ({} KiB each) in the KV cache, got {} ({}): "
-       "provide more memory or use a shorter --context",
-       least, cache_block, Runner::block_bytes(config, dtype, s.cache, r.modules) / 1024,
-       std::max<int64_t>(r.blocks, 0),
-       s.cache_bytes ? fmt::format("a cache of {} KiB", s.cache_bytes / 1024) : budget.describe());
+       "expected a KV cache of at least {:.2f} GiB for a context of {} tokens, got {:.2f} GiB{}: "
+       "{}",
+       gib_up(least * block), s.context,
+       gib_down(s.cache_bytes ? s.cache_bytes : std::max<int64_t>(budget.left(), 0)),
+       s.cache_bytes ? "" : fmt::format(" ({})", budget.describe()), s.remedy);
 }
 
 std::string reason_of(const std::exception_ptr& error) {
@@ -128,7 +138,7 @@ struct Engine::State {
         budget(s.memory_bytes ? MemoryBudget(s.memory_bytes, backend.has_host_offload())
                               : MemoryBudget::for_engine(backend)),
         spec(with_context(completed(s, config), config, params.dtype(), budget)),
-        shape(checked_spec(config, params.dtype(), budget, spec)),
+        shape(checked_spec(config, params.dtype(), budget, spec, backend.free_bytes())),
         loop(config, params, backend, shape,
              {.sequences = spec.max_batch,
               .rows = shape.rows,

@@ -88,6 +88,8 @@ struct EngineSpec {
   int64_t memory_bytes = 0;
   // KV cache size; 0: what the memory leaves beside a model step, at most twice what a batch needs.
   int64_t cache_bytes = 0;
+  // The end of the error of a cache that holds no sequence of the whole context.
+  std::string_view remedy = "provide more memory or use a shorter --context";
   CacheFormat cache = CacheFormat::plain;  // fp8: half the memory of bf16, less accurate
   // Latent attention: decode with the bits of training (slower). Other models always do.
   bool exact = false;

@@ -411,6 +411,10 @@ TEST_F(Serve, NamesOfSeveralModels) {
       full.err.find("hearth: [a] this model does not fit beside the others: [engine]");
   ASSERT_NE(at, full.err.npos) << full.err;
   EXPECT_EQ(full.err.find('\n', at), full.err.size() - 1) << full.err;
+  EXPECT_NE(full.err.find("expected a KV cache of at least 0.01 GiB for a context of 256 tokens, "
+                          "got 0.00 GiB: use a larger --cache-gib or a shorter --context"),
+            full.err.npos)
+      << full.err;
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 // the training forward pass, whatever shares their steps and whatever became of their blocks.
 #include <algorithm>
 #include <numeric>
-#include <stdexcept>
 
 #include "infer/runner.h"
 #include "unit/infer_model.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
@@ -278,7 +278,12 @@ TEST(Paged, WindowsGiveOldBlocksBack) {
 TEST(Paged, RefusesACacheThatHoldsNoSequence) {
   const auto backend = make_cpu_backend(1);
   TinyModel m(*backend, long_configs()[0]);
-  EXPECT_THROW(m.engine({.cache_bytes = blocks_bytes(m, 3)}), std::runtime_error);
+  EXPECT_EQ(message_of([&] { m.engine({.cache_bytes = blocks_bytes(m, 3)}); }),
+            "[engine] expected a KV cache of at least 0.01 GiB for a context of 256 tokens, got "
+            "0.00 GiB: provide more memory or use a shorter --context");
+  const std::string huge = message_of([&] { m.engine({.cache_bytes = int64_t(1) << 50}); });
+  EXPECT_TRUE(huge.starts_with("[engine] expected a KV cache within the ")) << huge;
+  EXPECT_TRUE(huge.ends_with(", got 1048576.00 GiB: use a smaller --cache-gib")) << huge;
   EXPECT_NO_THROW(m.engine({.context = 192, .cache_bytes = blocks_bytes(m, 3)}));
 }
 

@@ -110,8 +110,9 @@ TEST(MemoryBudget, LeavesTheEngineACacheBesideAModelStep) {
     blocks(1000, 0);
     FAIL() << "expected an error";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("got 0 (0.00 GiB: model step 0.00 reserved, 0.00 too "
-                                         "much): provide more memory"),
+    EXPECT_NE(std::string(e.what()).find(
+                  "expected a KV cache of at least 0.01 GiB for a context of 256 tokens, got 0.00 "
+                  "GiB (0.00 GiB: model step 0.00 reserved, 0.00 too much): provide more memory"),
               std::string::npos)
         << e.what();
   }

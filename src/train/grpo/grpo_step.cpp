@@ -64,6 +64,7 @@ EngineSpec GrpoStepper::engine_spec() const {
   const int64_t blocks = (s.max_batch + config_.prompts) * blocks_for(s.context);
   s.cache_bytes = MemoryBudget::for_rollouts(backend_).reserve_up_to(
       "KV cache", blocks * Runner::block_bytes(model_, store_.dtype()));
+  s.remedy = "provide more memory or use a shorter --max-completion";
   s.tokenizer = spec_.tokenizer;
   return s;
 }
