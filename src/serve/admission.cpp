@@ -24,6 +24,8 @@ constexpr auto all_routes = std::to_array<Route>({
     {"GET", "/api/info", Route::info},
 });
 
+constexpr size_t longest_near = 64;  // a longer path resembles no route
+
 std::string_view media_type(std::string_view content_type) {
   std::string_view type = content_type.substr(0, content_type.find(';'));
   while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
@@ -45,22 +47,37 @@ void check_body_type(const HttpRequest& r) {
                     "unsupported_media_type");
 }
 
-// The route that a path without its /v1, or with a slash at its end, most likely means; empty:
-// none.
+// The routes of the API; the page is no part of it.
+std::vector<Route> api_routes() {
+  std::vector<Route> all;
+  for (const Route& r : all_routes)
+    if (r.id != Route::page && r.id != Route::info) all.push_back(r);
+  return all;
+}
+
+// The route that is most likely meant by a path without its /v1, with a slash at its end or with a
+// typing error; empty: none.
 std::string meant_route(std::string_view path) {
   while (path.ends_with('/')) path.remove_suffix(1);
-  for (const char* prefix : {"", "/v1"})
-    if (const std::string full = prefix + std::string(path);
-        std::ranges::find(all_routes, full, &Route::path) != all_routes.end())
-      return full;
-  return {};
+  std::vector<std::string> known;
+  for (const Route& r : api_routes()) known.emplace_back(r.path);
+  const std::string whole = std::string(path), versioned = "/v1" + whole;
+  for (const std::string& full : {whole, versioned})
+    if (std::ranges::find(known, full) != known.end()) return full;
+  if (path.size() > longest_near) return {};
+  const bool has_version = whole.starts_with("/v1/");
+  const std::string found = near(has_version ? whole : versioned, known);
+  return found.empty() ? near(whole, known) : found;
 }
 
 [[noreturn]] void refuse_path(const HttpRequest& r) {
   const std::string meant = meant_route(r.path);
-  throw HttpError(404, fmt::format("[path] expected a route of this server, got {} {}{}",
-                                   in_quotes(r.method.substr(0, 16)), in_quotes(r.path),
-                                   meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+  std::string remedy = fmt::format("did you mean {}?", meant), routes;
+  for (const Route& known : api_routes())
+    routes += fmt::format("{}{} {}", routes.empty() ? "" : ", ", known.method, known.path);
+  if (meant.empty()) remedy = "the routes are " + routes;
+  throw HttpError(404, fmt::format("[path] expected a route of this server, got {} {}; {}",
+                                   in_quotes(r.method.substr(0, 16)), in_quotes(r.path), remedy));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace hearth {
 namespace {
 
@@ -86,17 +88,20 @@ TEST(Admission, AsksForJson) {
   }
 }
 
+// The message of the 404 for a path; empty: there is none.
+std::string refused(const Admission& admission, const std::string& path) {
+  try {
+    admission.route({.method = "POST", .path = path, .content_type = "application/json"});
+  } catch (const HttpError& e) {
+    EXPECT_EQ(e.status, 404) << path;
+    return e.what();
+  }
+  return "";
+}
+
 TEST(Admission, SuggestsTheRouteThatIsMeant) {
   const Admission local({}, true);
-  const auto said = [&](const std::string& path) -> std::string {
-    try {
-      local.route({.method = "POST", .path = path, .content_type = "application/json"});
-    } catch (const HttpError& e) {
-      EXPECT_EQ(e.status, 404) << path;
-      return e.what();
-    }
-    return "";
-  };
+  const auto said = [&](const std::string& path) { return refused(local, path); };
   const std::string expected = "[path] expected a route of this server, got \"POST\" ";
   EXPECT_EQ(said("/completions"), expected + "\"/completions\"; did you mean /v1/completions?");
   EXPECT_EQ(said("/v1/chat/completions/"),
@@ -104,8 +109,30 @@ TEST(Admission, SuggestsTheRouteThatIsMeant) {
   EXPECT_EQ(said("/chat/completions/"),
             expected + "\"/chat/completions/\"; did you mean /v1/chat/completions?");
   EXPECT_EQ(said("/tokenize/"), expected + "\"/tokenize/\"; did you mean /tokenize?");
-  for (const std::string path : {"", "//", "/v1", "/v1/", "/v2/completions", "/v1/completions/x"})
-    EXPECT_EQ(said(path), expected + "\"" + path + "\"");
+}
+
+TEST(Admission, SuggestsTheNearestRouteOrListsAll) {
+  const Admission local({}, true);
+  const std::string all =
+      "the routes are GET /health, GET /metrics, GET /v1/models, GET /tokenizer_info, POST "
+      "/tokenize, POST /detokenize, POST /v1/completions, POST /v1/chat/completions";
+  for (const auto& [path, meant] : std::map<std::string, std::string>{
+           {"/v2/completions", "did you mean /v1/completions?"},
+           {"/v1/completions/x", "did you mean /v1/completions?"},
+           {"/v1/chat/completion", "did you mean /v1/chat/completions?"},
+           {"/chat/completion", "did you mean /v1/chat/completions?"},
+           {"/helth", "did you mean /health?"},
+           {"/v1/models/", "did you mean /v1/models?"},
+           {"", all},
+           {"//", all},
+           {"/v1", all},
+           {"/v1/", all},
+           {"/nowhere", all},
+           {"/v1/embeddings", all}}) {
+    EXPECT_EQ(refused(local, path),
+              "[path] expected a route of this server, got \"POST\" \"" + path + "\"; " + meant);
+  }
+  EXPECT_TRUE(refused(local, "/" + std::string(300, 'x')).ends_with("; " + all));
 }
 
 TEST(Admission, HeadIsAskedWhereGetIs) {
