@@ -7,12 +7,14 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/constraint_flags.h"
 #include "infer/engine.h"
 #include "model/decoder.h"
 #include "model/files/folder.h"
+#include "sys/clock.h"
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/terminal.h"
@@ -129,6 +131,28 @@ std::string drafts_of(const EngineStats& s) {
   return shares.empty() ? "" : ", drafts accepted" + shares;
 }
 
+// The tokens of all samples, and their rate in `seconds` of generation: after the first token of
+// each, unless none has another.
+void say_totals(const std::vector<Completion>& all, size_t prompt, double seconds,
+                const Backend& backend, const EngineStats& stats) {
+  size_t tokens = 0, first = 0;
+  double to_first = seconds;
+  std::set<std::string> reasons;
+  for (const Completion& c : all) {
+    reasons.insert(c.finish_reason);
+    if (c.tokens.empty()) continue;
+    tokens += c.tokens.size(), ++first;
+    to_first = std::min(to_first, c.ttft_ms / 1e3);
+  }
+  const double rate = tokens > first ? double(tokens - first) / (seconds - to_first)
+                                     : double(tokens) / std::max(seconds, 1e-9);
+  say("{} tokens{}, prompt {}: first token {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache "
+      "{}{}\n",
+      tokens, all.size() > 1 ? fmt::format(" in {} samples", all.size()) : "", prompt,
+      tokens ? to_first * 1e3 : 0, rate, fmt::join(reasons, ","), backend.describe(), stats.cache,
+      drafts_of(stats));
+}
+
 Request complete(const GenerateFlags& flags) {
   Request r = flags.request;
   r.sampling.logit_bias = parse_bias(flags.logit_bias);
@@ -194,10 +218,12 @@ void run_generate(const GenerateFlags& flags) {
     flush();
   };
   if (streams) stream(echoed);
+  const Clock::time_point start = Clock::now();
   const auto all = engine.run(std::vector{request}, [&](const TokenEvent& t) {
     if (streams) stream(t.text);
     return true;
   })[0];
+  const double seconds = seconds_since(start);
   if (streams)
     put("\n");
   else if (flags.common.json)
@@ -208,9 +234,7 @@ void run_generate(const GenerateFlags& flags) {
   for (const Completion& c : all)
     if (say_if_clipped(c, asked, config.context)) break;
   say_if_cut(all);
-  say("{} tokens, prompt {}: first token {:.1f} ms, then {:.1f} tokens/s ({}), {}, KV cache {}{}\n",
-      all[0].tokens.size(), request.prompt.size(), all[0].ttft_ms, all[0].tokens_per_s,
-      all[0].finish_reason, backend->describe(), engine.stats().cache, drafts_of(engine.stats()));
+  say_totals(all, request.prompt.size(), seconds, *backend, engine.stats());
 }
 
 // Flags with a matching field in generation_config.json, keyed by that field.

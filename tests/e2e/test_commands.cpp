@@ -207,6 +207,32 @@ TEST(Commands, NameTheFlagOfAWrongValue) {
   }
 }
 
+TEST(Commands, GenerateCountsTheTokensOfAllSamples) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  const Arguments generate{"generate",
+                           "--model",
+                           folder / "model",
+                           "--prompt",
+                           "a",
+                           "--device",
+                           "cpu",
+                           "--threads",
+                           "1",
+                           "--seed",
+                           "1",
+                           "--max-tokens",
+                           "5",
+                           "--ignore-eos",
+                           "--n"};
+  const Ran one = run(folder, generate + Arguments{"1"});
+  EXPECT_NE(one.err.find("5 tokens, prompt 1: first token "), std::string::npos) << one.err;
+  const Ran three = run(folder, generate + Arguments{"3"});
+  EXPECT_NE(three.err.find("15 tokens in 3 samples, prompt 1: first token "), std::string::npos)
+      << three.err;
+  EXPECT_NE(three.err.find(" tokens/s (length), "), std::string::npos) << three.err;
+}
+
 TEST(Quickstart, NamesADamagedFloor) {
   const Folder folder;
   fs::create_directories(folder / "run/data");
