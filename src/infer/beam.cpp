@@ -33,8 +33,8 @@ std::vector<BeamSearch::Candidate> BeamSearch::candidates(std::span<const Beam> 
   for (size_t i = 0; i < beams.size(); ++i) {
     const Generation& s = *beams[i].generation;
     Sampler sampler = s.sampler;
-    const std::span<const double> x =
-        sampler.adjusted(beams[i].logits.first(size_t(job_.vocab)), s.barred());
+    const std::span<const double> x = sampler.adjusted(beams[i].logits.first(size_t(job_.vocab)),
+                                                       s.barred(), job_.usable_tokens());
     const double most = *std::max_element(x.begin(), x.end());
     double sum = 0;
     for (const double v : x) sum += std::exp(v - most);

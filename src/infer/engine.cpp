@@ -37,9 +37,19 @@ EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
   return spec;
 }
 
-// The number of tokens that have a text.
+// Ids up to the last one that has a text.
 int64_t drawable(const ModelConfig& c, const EngineSpec& s) {
   return s.tokenizer ? std::min<int64_t>(c.vocab, s.tokenizer->vocab_size()) : c.vocab;
+}
+
+// A bit per id below `vocab` that has a text; empty: all of them have one.
+std::vector<uint32_t> usable_tokens(const Tokenizer* t, int64_t vocab) {
+  if (!t) return {};
+  std::vector<uint32_t> bits(size_t(vocab + 31) / 32, 0);
+  int64_t count = 0;
+  for (int32_t id = 0; id < vocab; ++id)
+    if (t->has(id)) bits[size_t(id) / 32] |= 1u << id % 32, ++count;
+  return count < vocab ? bits : std::vector<uint32_t>();
 }
 
 // Modules that draft: those beyond the longest draft would only cost time.
@@ -139,6 +149,7 @@ struct Engine::State {
                               : MemoryBudget::for_engine(backend)),
         spec(with_context(completed(s, config), config, params.dtype(), budget)),
         shape(checked_spec(config, params.dtype(), budget, spec, backend.free_bytes())),
+        usable(usable_tokens(spec.tokenizer, shape.vocab)),
         loop(config, params, backend, shape,
              {.sequences = spec.max_batch,
               .rows = shape.rows,
@@ -160,6 +171,7 @@ struct Engine::State {
   const MemoryBudget budget;  // before the engine has allocated anything
   const EngineSpec spec;
   const RunnerSpec shape;
+  const std::vector<uint32_t> usable;  // see Job
   EngineLoop loop;
 
   // Input from other threads for the next step, and state of the last step that they may read.
@@ -203,6 +215,7 @@ Job Engine::State::job(const Request& r, Clock::time_point start) const {
   Job j{.request = r,
         .stop_ids = r.sampling.stop_ids,
         .vocab = shape.vocab,
+        .usable = r.sampling.logprobs_at_temperature ? std::span<const uint32_t>() : usable,
         .tokenizer = spec.tokenizer,
         .start = start};
   if (r.prompt.empty()) j.request.prompt.push_back(spec.bos);

@@ -121,7 +121,7 @@ void EngineLoop::draw_constrained(Flight& f) {
   f.feed.allowed.assign(f.feed.wanted.size(), {});
   for (size_t i = 0; i < f.slots.size(); ++i) {
     Sequence* seq = f.slots[i].seq;
-    if (!seq || seq->ended || !seq->generation.constrained()) continue;
+    if (!seq || seq->ended || !seq->generation.masked()) continue;
     const size_t after =
         i + 1 < f.slots.size() ? size_t(f.slots[i + 1].wanted) : f.feed.wanted.size();
     for (size_t row = size_t(f.slots[i].wanted); row < after && !seq->ended; ++row) {

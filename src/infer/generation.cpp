@@ -29,7 +29,7 @@ int32_t Generation::draw(std::span<const float> logits) {
 // A text that may end here may end by any token that stops it. Elsewhere none of them is allowed,
 // not even one with bytes that would continue the text.
 AllowedTokens Generation::allowed() {
-  if (!cursor_) return {};
+  if (!cursor_) return job_->usable_tokens();
   const TokenMask& mask = cursor_->mask();
   const auto& ids = job_->stop_ids;
   if (cursor_->accepts()) return {mask.bits, ids};
@@ -52,7 +52,7 @@ std::optional<SampleControls> Generation::controls(int64_t ahead) const {
   const bool barred = int64_t(completion.tokens.size()) + ahead < s.min_tokens;
   const bool as_trained = s.logprobs >= 0 && s.logprobs_at_temperature && s.temperature > 0;
   if (!s.by_row() || barred || s.logprobs > 1 || s.top_k > INT32_MAX) return {};
-  if (cursor_ && as_trained) return {};
+  if (masked() && as_trained) return {};
   const uint64_t bits = sampling_bits(s.seed, sample_, uint64_t(size() + ahead));
   return SampleControls{.temperature = s.temperature,
                         .min_p = s.min_p,
@@ -61,7 +61,7 @@ std::optional<SampleControls> Generation::controls(int64_t ahead) const {
                         .uniform_low = uint32_t(bits),
                         .uniform_high = uint32_t(bits >> 32),
                         .as_trained = as_trained,
-                        .constrained = bool(cursor_)};
+                        .constrained = masked()};
 }
 
 std::span<const int32_t> Generation::barred() const {

@@ -13,12 +13,16 @@ struct Job {
   Request request = {};  // its prompt has at least one token
   std::vector<int32_t> stop_ids = {};
   int64_t limit = 0;  // maximum tokens of a completion
-  int64_t vocab = 0;  // tokens that may be sampled: those with a text
+  int64_t vocab = 0;  // tokens that may be sampled
+  // Of these, a bit per token with a text; empty: all have one, or a rollout samples as it trains.
+  std::span<const uint32_t> usable = {};
   const Tokenizer* tokenizer = nullptr;
   Clock::time_point start = {};
 
   const SamplingSpec& sampling() const { return request.sampling; }
   int64_t prompt_size() const { return int64_t(request.prompt.size()); }
+  // The tokens that may come next without a constraint; a token that stops the text needs no text.
+  AllowedTokens usable_tokens() const { return {usable, stop_ids}; }
 };
 
 // The token's log-probability under these logits, if the job requests it.
@@ -35,9 +39,9 @@ class Generation {
   std::optional<SampleControls> controls(int64_t ahead) const;
   // Tokens that must not come next.
   std::span<const int32_t> barred() const;
-  // Tokens that the constraint allows next; waits for its mask. Valid until the next token.
+  // Tokens that may come next; waits for the mask of the constraint. Valid until the next token.
   AllowedTokens allowed();
-  bool constrained() const { return bool(cursor_); }
+  bool masked() const { return cursor_ || !job_->usable.empty(); }  // they are not all tokens
   void note_start();  // the first step with this completion begins
   // Appends a token; returns the text that is final now.
   std::string append(int32_t token, std::optional<TokenLogprob>);

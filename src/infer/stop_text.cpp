@@ -46,14 +46,15 @@ std::string StopText::finish() {
 
 TokenText::TokenText(const Tokenizer* tokenizer, std::vector<std::string> stops,
                      std::span<const int32_t> prompt)
-    : text_(std::move(stops)) {
+    : tokenizer_(tokenizer), text_(std::move(stops)) {
   if (!tokenizer) return;
   // Some vocabularies write the first word, or the word after bos, without its space.
   decoder_.emplace(*tokenizer, prompt.empty() ? -1 : prompt.back());
 }
 
 std::string TokenText::push(int32_t token, bool armed) {
-  return decoder_ ? text_.push(decoder_->push(token), armed) : std::string();
+  if (!decoder_) return {};
+  return text_.push(tokenizer_->has(token) ? decoder_->push(token) : std::string(), armed);
 }
 
 std::string TokenText::finish() {

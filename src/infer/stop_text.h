@@ -28,7 +28,8 @@ class StopText {
   bool stopped_ = false;
 };
 
-// The same for the tokens that follow a prompt. Without a tokenizer there is no text.
+// The same for the tokens that follow a prompt. Without a tokenizer there is no text, and neither
+// do ids have one that the tokenizer does not know.
 class TokenText {
  public:
   TokenText(const Tokenizer*, std::vector<std::string> stops, std::span<const int32_t> prompt);
@@ -37,6 +38,7 @@ class TokenText {
   bool stopped() const { return text_.stopped(); }
 
  private:
+  const Tokenizer* tokenizer_;
   std::optional<StreamDecoder> decoder_;
   StopText text_;
 };

@@ -200,8 +200,8 @@ std::vector<std::string> rollout_lines(const StepFindings& f,
         ordered_json texts = ordered_json::array(), logprobs = ordered_json::array();
         for (int64_t t = 0; t < std::min(kept_tokens, r.completion_tokens()); ++t) {
           const int32_t id = r.tokens[size_t(r.prompt_tokens + t)];
-          // A model may have more rows than its tokenizer has tokens.
-          texts.push_back(id < tokenizer.vocab_size() ? std::string(tokenizer.bytes_of(id)) : "");
+          // A model may have rows for which its tokenizer has no token.
+          texts.push_back(tokenizer.has(id) ? std::string(tokenizer.bytes_of(id)) : "");
           logprobs.push_back(rounded(double(r.logprobs[size_t(t)])));
         }
         j["token_texts"] = std::move(texts), j["logprobs"] = std::move(logprobs);
