@@ -58,6 +58,10 @@ std::string vocabulary_digest(const Tokenizer& tokenizer) {
   const auto add = [&](int64_t number) { sha.update(std::as_bytes(std::span(&number, 1))); };
   add(tokenizer.vocab_size());
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.has(id)) {
+      add(-1);  // no token has this size
+      continue;
+    }
     const std::string_view bytes = tokenizer.bytes_of(id);
     add(int64_t(bytes.size()));
     sha.update(to_bytes(bytes));

@@ -134,6 +134,29 @@ TEST_F(DataTokenizer, ACopyOfTheDatasIsTaken) {
   json_of(run(folder, pretrain("tok/tokenizer.json", "file")));
 }
 
+// cl100k_base and o200k_base have unused ids between their tokens and the special ones.
+TEST_F(DataTokenizer, OneWithUnusedIdsIsTaken) {
+  auto sparse = nlohmann::json::parse(read_file(folder / "tok/tokenizer.json"));
+  sparse["added_tokens"][0]["id"] = 305;
+  const auto write = [&](const std::string& name, const nlohmann::json& file) {
+    fs::create_directories(folder / name);
+    fs::copy_file(folder / "tok/tokenizer_config.json", folder / name / "tokenizer_config.json");
+    write_file_atomic(folder / name / "tokenizer.json", file.dump());
+  };
+  write("sparse", sparse);
+  auto filled = sparse;
+  filled["added_tokens"].push_back(sparse["added_tokens"][0]);
+  filled["added_tokens"][1]["id"] = 302, filled["added_tokens"][1]["content"] = "<|new|>";
+  write("filled", filled);
+  fs::remove_all(folder / "toks");
+  prepare("sparse", "toks");
+  json_of(run(folder, pretrain("sparse", "run") + Arguments{"--stop-after-step", "2"}));
+  json_of(run(folder, pretrain("run/latest", "copy")));
+  EXPECT_EQ(json_of(run(folder, pretrain("sparse", "run") + Arguments{"--resume"}))["steps"], 4);
+  expect_error(run(folder, pretrain("filled", "other-run")), 1,
+               "was prepared with a different tokenizer (306 tokens)");
+}
+
 TEST_F(DataTokenizer, AResumedRunKeepsItsOwn) {
   const auto resumed = [&](const Arguments& more) {
     return run(folder, Arguments{"pretrain", "--run", folder / "run", "--resume", "--json"} + more);

@@ -69,6 +69,27 @@ TEST(tokenizer_files, tiktoken_saved_as_json) {
   }
 }
 
+// As in cl100k_base and o200k_base.
+TEST(tokenizer_files, unused_ids_between_others) {
+  const ScratchDir dir, again;
+  small_tokenizer().save(dir.path());
+  json file = json::parse(slurp(dir / "tokenizer.json"));
+  file["added_tokens"][1]["id"] = 285;
+  spill(dir / "tokenizer.json", file.dump());
+  Tokenizer::load(dir.path()).save(again.path());
+  for (const Tokenizer& t : {Tokenizer::load(dir.path()), Tokenizer::load(again.path())}) {
+    EXPECT_EQ(t.vocab_size(), 286);
+    EXPECT_EQ(t.special("<|user|>"), 285);
+    EXPECT_FALSE(t.has(280));
+    EXPECT_ERROR(t.bytes_of(280), "got 280");
+    // A model has rows for these ids and may draw one.
+    StreamDecoder stream(t);
+    EXPECT_EQ(stream.push(280), "");
+    EXPECT_EQ(stream.push(285), "<|user|>");
+    EXPECT_ERROR(stream.push(286), "got 286");
+  }
+}
+
 TEST(tokenizer_files, vocab_json_and_merges_txt) {
   const Tokenizer a = small_tokenizer();
   const ScratchDir dir;

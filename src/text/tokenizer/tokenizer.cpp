@@ -130,7 +130,8 @@ StreamDecoder::StreamDecoder(const Tokenizer& t, int32_t previous)
     : tokenizer_(t), previous_(previous) {}
 
 std::string StreamDecoder::push(int32_t id) {
-  held_ += piece(*tokenizer_.vocabulary_, previous_, id);
+  const bool unused = id >= 0 && id < tokenizer_.vocab_size() && !tokenizer_.has(id);
+  if (!unused) held_ += piece(*tokenizer_.vocabulary_, previous_, id);
   previous_ = id;
   const size_t whole = unfinished(held_);
   std::string text = held_.substr(0, whole);

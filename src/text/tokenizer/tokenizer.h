@@ -79,8 +79,9 @@ class Tokenizer {
 };
 
 // Turns a stream of ids into text, by complete UTF-8 characters: the bytes of an incomplete
-// character are held back. Bytes that cannot become a character pass unchanged. `previous` is the
-// id before the first one pushed, if the stream continues a text.
+// character are held back. Bytes that cannot become a character pass unchanged. An id between used
+// ones that has no token, which a model may draw, adds nothing. `previous` is the id before the
+// first one pushed, if the stream continues a text.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer&, int32_t previous = -1);
