@@ -191,6 +191,10 @@ RunResult run_pretrain(PretrainSpec spec, Backend& backend) {
       fail_usage("pretrain",
                  "--document-mask and --eval-documents need --document-start or --tokenizer");
     spec.train.document_start = Tokenizer::load(tokenizer).eos();
+    if (spec.train.document_start < 0)
+      fail_usage("--document-start",
+                 "{} names no end-of-text token: pass the id of the token that starts a document",
+                 tokenizer.string());
   }
   if (spec.train.sample_every > 0) {
     const std::filesystem::path tokenizer = tokenizer_of(spec);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/shards.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 
 namespace hearth::inline data {
@@ -65,9 +66,10 @@ class Packer {
   int32_t document_ = 0;
 };
 
-// False if the next document would exceed the limit. Copies only documents from the mapped file,
-// one at a time.
-bool add_documents(Packer& packer, const TokenFile& file, const WholeDocumentsSpec& spec) {
+// False if the next document would exceed the limit; an error if that is the first one. Copies only
+// documents from the mapped file, one at a time.
+bool add_documents(Packer& packer, const TokenFile& file, const std::filesystem::path& path,
+                   const WholeDocumentsSpec& spec) {
   std::vector<int32_t> ids;
   int64_t begin = file.find(spec.document_start, 0, file.size());
   while (begin < file.size()) {
@@ -75,6 +77,11 @@ bool add_documents(Packer& packer, const TokenFile& file, const WholeDocumentsSp
     if (spec.max_tokens) room = std::min(room, spec.max_tokens - packer.tokens());
     const int64_t look_at = std::min(file.size(), begin + room + 1);
     const int64_t end = file.find(spec.document_start, begin + 1, look_at);
+    if (end - begin > room && packer.tokens() == 0)
+      fail(path.string(),
+           "the first document has {} tokens, more than the {} to validate on: use a higher "
+           "--eval-tokens",
+           file.find(spec.document_start, begin + 1, file.size()) - begin, spec.max_tokens);
     if (end - begin > room) return false;
     ids.resize(size_t(end - begin));
     file.read(ids.data(), begin, end - begin);
@@ -92,12 +99,13 @@ std::vector<Batch> whole_documents(std::span<const std::filesystem::path> files,
   for (const std::filesystem::path& path : files) {
     const TokenFile file(path);
     if (spec.vocab > 0) file.check_tokens(spec.vocab);
-    if (!add_documents(packer, file, spec)) break;
+    if (!add_documents(packer, file, path, spec)) break;
   }
   std::vector<Batch> batches = packer.finish();
   if (batches.empty() || packer.tokens() == 0)
     fail(files.empty() ? "data" : files[0].string(),
-         "no document starts with token {}; check --document-start", spec.document_start);
+         "no document starts with token {} in {}; check --document-start", spec.document_start,
+         counted(int64_t(files.size()), "file"));
   return batches;
 }
 

@@ -13,8 +13,9 @@ namespace hearth::inline data {
 struct WholeDocumentsSpec {
   int64_t batch = 1, seq = 1;
   int32_t document_start = 0;  // the id that starts a document
-  int64_t max_tokens = 0;      // stop before the document that would exceed it; 0: all
-  int64_t vocab = 0;           // > 0: every token of the files is checked
+  // Stop before the document that would exceed it, which must not be the first; 0: all.
+  int64_t max_tokens = 0;
+  int64_t vocab = 0;  // > 0: every token of the files is checked
 };
 
 // Documents in order, as many per row as fit; one longer than a row is split over rows. The target

@@ -222,6 +222,17 @@ TEST_F(DataTokenizer, OneThatCheckpointsCannotCarryIsRefusedBeforeTheRun) {
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
+TEST_F(DataTokenizer, ADocumentIsNotStartedByATokenThatIsNotThere) {
+  auto bare = nlohmann::json::parse(read_file(folder / "tok/tokenizer.json"));
+  bare["added_tokens"] = nlohmann::json::array();
+  fs::create_directories(folder / "bare");
+  write_file_atomic(folder / "bare/tokenizer.json", bare.dump());
+  fs::remove(folder / "toks/prepare.json");
+  expect_error(run(folder, pretrain("bare", "run") + Arguments{"--document-mask"}), 2,
+               "[--document-start] " + text_of("bare") + " names no end-of-text token");
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
 TEST_F(DataTokenizer, GivesTheModelItsVocabulary) {
   json_of(run(folder, pretrain("tok", "run") + Arguments{"--stop-after-step", "2"}));
   EXPECT_NE(read_file(folder / "run/config.toml").find("\nvocab = 300\n"), std::string::npos);

@@ -52,7 +52,20 @@ TEST_P(WholeDocuments, StopBeforeTheOneThatIsTooMany) {
   EXPECT_EQ(taken(11), 11);
   EXPECT_EQ(taken(14), 14);
   EXPECT_EQ(taken(std::numeric_limits<int64_t>::max()), 14);
-  EXPECT_THROW(taken(2), Error);  // not one document
+  EXPECT_EQ(error_of([&] { taken(2); }),
+            "[" + files[0].string() +
+                "] the first document has 3 tokens, more than the 2 to validate on: use a higher "
+                "--eval-tokens");
+}
+
+TEST_P(WholeDocuments, SayWhichTokenStartsNone) {
+  const std::vector<fs::path> one{file("a.bin", {1, 2, 3})}, two{one[0], file("b.bin", {4, 5})};
+  const auto error = [](const std::vector<fs::path>& files) {
+    return error_of([&] { whole_documents(files, {.batch = 1, .seq = 8, .max_tokens = 1}); });
+  };
+  const std::string none = "[" + one[0].string() + "] no document starts with token 0 in ";
+  EXPECT_EQ(error(one), none + "1 file; check --document-start");
+  EXPECT_EQ(error(two), none + "2 files; check --document-start");
 }
 
 TEST_P(WholeDocuments, OpenNoFileAfterTheyAreFull) {
