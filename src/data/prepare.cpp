@@ -1,7 +1,6 @@
 #include "data/prepare.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <exception>
@@ -101,7 +100,7 @@ bool is_token_file(std::string_view name) {
 Fd lock_folder(const fs::path& out) {
   if (!fs::is_directory(out)) return {};
   Fd fd = open_file(out, O_RDONLY | O_DIRECTORY, "read the folder");
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!try_flock(fd, FileLock::exclusive, out))
     fail(out.string(), "another process prepares data in this folder: choose a new folder");
   return fd;
 }

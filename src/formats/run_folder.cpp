@@ -1,7 +1,6 @@
 #include "formats/run_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -64,7 +63,7 @@ Fd lock_run(const fs::path& run) {
   const fs::path file = run / ".lock";
   Fd fd = open_file(file, O_RDWR | O_CREAT | O_NOFOLLOW, "write to the run folder");
   // A reader that asks is_running() holds the lock for a moment.
-  for (int attempt = 0; flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++attempt) {
+  for (int attempt = 0; !try_flock(fd, FileLock::exclusive, file); ++attempt) {
     if (attempt == 20)
       fail(run.string(), "expected a run folder no other process trains in, got a locked one");
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -73,8 +72,11 @@ Fd lock_run(const fs::path& run) {
 }
 
 bool is_running(const fs::path& run) {
-  const Fd fd = open_plainly(run / ".lock");
-  return fd && flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  const fs::path file = run / ".lock";
+  const Fd fd = open_plainly(file);
+  try {
+    return fd && !try_flock(fd, FileLock::shared, file);
+  } catch (const Error&) { return false; }  // without locks nobody can tell
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -70,7 +71,8 @@ GemmChoice GemmChoices::agree(const std::string& key, const GemmChoice& c) {
   if (path_.empty()) fail("cache", "expected HOME or HEARTH_CACHE to name a folder, got neither");
   make_dirs(path_.parent_path());
   const Fd file = open_file(path_, O_WRONLY | O_CREAT | O_APPEND, "append to the file");
-  if (flock(file.get(), LOCK_EX) != 0) fail_errno(path_, "lock the file");
+  while (flock(file.get(), LOCK_EX) != 0)
+    if (errno != EINTR) fail_errno(path_, "lock the file");
   const std::map<std::string, GemmChoice> others = read_choices(path_);
   if (const auto it = others.find(key); it != others.end()) return it->second;
   const std::string line = fmt::format("\n{} {} {:.1f} {:x}\n", key, int(c.fused), c.microseconds,

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,6 +123,15 @@ Fd open_plainly(const std::filesystem::path& path) {
 Fd create_file(const fs::path& path, int access, std::string_view action) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) fail_errno(path, "remove the existing file");
   return open_file(path, access | O_CREAT | O_EXCL | O_NOFOLLOW, action);
+}
+
+bool try_flock(const Fd& fd, FileLock lock, const fs::path& path) {
+  const int operation = lock == FileLock::shared ? LOCK_SH : LOCK_EX;
+  while (flock(fd.get(), operation | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return false;
+    if (errno != EINTR) fail_errno(path, "take a lock (flock)");
+  }
+  return true;
 }
 
 void write_all(const Fd& fd, Bytes bytes, const fs::path& path) {

@@ -51,6 +51,11 @@ Fd open_plainly(const std::filesystem::path&);
 // Creates a file for writing. An existing file or link is unlinked first, so nothing that another
 // user put there is opened or followed.
 Fd create_file(const std::filesystem::path&, int access, std::string_view action);
+// Takes a lock that lasts until the Fd is closed, without waiting. False: another process holds a
+// lock that excludes it. Any other failure throws, as on a file system without locks.
+// (Not named try_lock: std::try_lock takes paths too.)
+enum class FileLock : uint8_t { shared, exclusive };
+bool try_flock(const Fd&, FileLock, const std::filesystem::path&);
 void write_all(const Fd&, Bytes, const std::filesystem::path&);
 // Appends all bytes to a file of `size` bytes; on failure truncates it to `size` again and throws.
 void append_whole(const Fd&, Bytes, uint64_t size, const std::filesystem::path&);
