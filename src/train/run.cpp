@@ -274,7 +274,7 @@ class Run {
     RunState before = state_;
     try {
       return task_.step(c);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       if (settle_before_error(before)) checkpoint_before_error();
       throw;
     }
@@ -291,7 +291,7 @@ class Run {
       const bool touched = state_.update.good_steps != before.update.good_steps;
       state_ = before;
       return !touched;
-    } catch (const Error& e) {  // the error of the step is the one to rethrow
+    } catch (const std::exception& e) {  // the error of the step is the one to rethrow
       spec_.tell(e.what());
       return false;
     }
@@ -301,7 +301,7 @@ class Run {
     if (state_.step == 0) return;
     try {
       checkpoint(Last::yes);
-    } catch (const Error& e) {  // the error of the step is the one to rethrow
+    } catch (const std::exception& e) {  // the error of the step is the one to rethrow
       spec_.tell(e.what());
     }
   }
@@ -382,7 +382,7 @@ class Run {
     std::optional<EvalReport> r;
     try {
       r = task_.evaluate(state_, [&](const std::string& line) { log_->progress(line); });
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       checkpoint_before_error();
       throw;
     }

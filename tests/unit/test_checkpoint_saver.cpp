@@ -8,6 +8,7 @@
 #include <atomic>
 #include <csignal>
 #include <map>
+#include <new>
 
 #include "cpu/backend.h"
 #include "formats/checkpoint_dir.h"
@@ -34,6 +35,7 @@ class CountedBackend final : public Backend {
   std::byte* allocate_offloaded(int64_t n, const std::string& what) override {
     ++offloaded_buffers;
     if (refuse_offloaded) fail("card", "expected pinned memory for {}, got none", what);
+    if (out_of_memory) throw std::bad_alloc();
     return inner_->allocate(n, what);
   }
   void download(void* host, const std::byte* device, int64_t n) override {
@@ -53,7 +55,7 @@ class CountedBackend final : public Backend {
 
   int offloaded_buffers = 0;
   std::atomic<int> downloads = 0;
-  bool refuse_offloaded = false;
+  bool refuse_offloaded = false, out_of_memory = false;
 
  private:
   const std::unique_ptr<Backend> inner_ = make_cpu_backend(1);
@@ -351,6 +353,37 @@ TEST(CheckpointSaver, AllocationThatFailsBesideTrainingIsReportedAtTheSave) {
   EXPECT_EQ(linked_step(run.path(), "latest"), 1) << "before anything waits for it";
   ASSERT_EQ(lines.size(), 1u);
   expect_error(lines[0], "got none");
+}
+
+// As by an Error: training goes on, and waits while a checkpoint is written.
+TEST(CheckpointSaver, AnyExceptionOfTheAllocationIsReportedAtTheSave) {
+  for (const double seconds : {0.0, 1e9}) {  // here, or beside training
+    const TempDir run;
+    Trained m(tiny_config(), DType::f32);
+    m.backend.out_of_memory = true;
+    std::vector<std::string> lines;
+    CheckpointSaver saver(run.path(), {.warn = [&](const std::string& s) { lines.push_back(s); }});
+    saver.prepare(m.config, m.params, seconds);
+    saver.save(m.at(1), m.params);
+    EXPECT_EQ(linked_step(run.path(), "latest"), 1);
+    ASSERT_EQ(lines.size(), 1u);
+    expect_error(lines[0], "no room in memory for a snapshot of a checkpoint: std::bad_alloc");
+  }
+}
+
+// JSON is UTF-8, so that the library refuses this state in both attempts.
+TEST(CheckpointSaver, AnyExceptionOfTheWriterIsTriedAgain) {
+  const TempDir run;
+  Trained m(tiny_config(), DType::f32);
+  std::string said;
+  CheckpointSaver saver(run.path(), {.warn = [&](const std::string& s) { said += s; }});
+  ModelCheckpoint bad = m.at(1);
+  bad.trainer["task"] = "\xff";
+  saver.save(bad, m.params);
+  EXPECT_THROW(saver.finish(), json::exception);
+  expect_error(said, "a checkpoint could not be written and is tried again: [json.exception");
+  saver.save(m.at(2), m.params);
+  EXPECT_EQ(saver.finish(), run / "checkpoints/step-00000002");
 }
 
 TEST(CheckpointSaver, ASaverMayGoWhileItsMemoryIsMade) {

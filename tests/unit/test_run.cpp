@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include "cpu/backend.h"
 #include "formats/checkpoint_dir.h"
@@ -34,7 +35,7 @@ class ChosenLosses : public Task {
   UpdateProgram& update() override { return update_; }
   std::optional<StepReport> step(StepContext& c) override {
     data_steps.push_back(c.data_step);
-    if (fails_at && c.step == *fails_at) fail("task", "the program broke");
+    if (c.step == fails_at) break_down();
     StepReport r{.tokens = 10, .flops = 1e6};
     const double x = loss(c.data_step);
     c.guard.update(update_, c.scalars, x);
@@ -59,7 +60,10 @@ class ChosenLosses : public Task {
                                      const std::function<void(const std::string&)>&) override {
     return loss_report(evaluation(s.step));
   }
-  nlohmann::json save() const override { return {{"seen", data_steps.size()}}; }
+  nlohmann::json save() const override {
+    if (cannot_be_saved) throw std::bad_alloc();
+    return {{"seen", data_steps.size()}};
+  }
 
   int64_t total = 20;
   std::function<double(int64_t)> loss = [](int64_t) { return 1.0; };
@@ -69,6 +73,8 @@ class ChosenLosses : public Task {
   bool first = false;  // evaluates before the first step
   std::optional<double> target;
   std::optional<int64_t> fails_at;
+  std::function<void()> break_down = [] { fail("task", "the program broke"); };
+  bool cannot_be_saved = false;
   std::vector<int64_t> data_steps;
   std::vector<double> rates;
 
@@ -215,6 +221,47 @@ TEST_F(RunTest, AnErrorInAStepCostsNothingLearnedBefore) {
   spec.resume = true;
   EXPECT_EQ(go().steps, 20);
   EXPECT_EQ(data_steps.front(), 7);
+}
+
+// Not only our own errors: memory may run out, and libraries have exceptions of their own.
+TEST_F(RunTest, AnyExceptionInAStepCostsNothingLearnedBefore) {
+  const auto without_memory = [](ChosenLosses& t) {
+    t.fails_at = 7, t.late = true;
+    t.break_down = [] { throw std::bad_alloc(); };
+  };
+  EXPECT_THROW(go(without_memory), std::bad_alloc);
+  EXPECT_EQ(linked_step(spec.run, "latest"), 7);
+  spec.resume = true;
+  EXPECT_EQ(go().steps, 20);
+  EXPECT_EQ(data_steps.front(), 7);
+}
+
+TEST_F(RunTest, AnyExceptionInAnEvaluationCostsNothingLearnedBefore) {
+  const auto without_memory = [](ChosenLosses& t) {
+    t.evaluation = [](int64_t step) { return step < 8 ? 1.0 : throw std::bad_alloc(); };
+  };
+  EXPECT_THROW(go(without_memory), std::bad_alloc);
+  EXPECT_EQ(linked_step(spec.run, "latest"), 8);
+}
+
+// The error of the step is the one that the user has to know.
+TEST_F(RunTest, WhatFailsAfterAnErrorIsToldBesideIt) {
+  const auto broken = [](bool saving) {
+    return [saving](ChosenLosses& t) {
+      t.fails_at = 4, t.late = true, t.cannot_be_saved = saving;
+      if (saving) return;
+      t.tell = [](const std::string& what) {
+        if (what == "read 4") throw std::bad_alloc();
+      };
+    };
+  };
+  for (const bool saving : {false, true}) {
+    spec.run = dir / (saving ? "saving" : "reading");
+    said.clear();
+    expect_error(error_of([&] { go(broken(saving)); }), "the program broke");
+    EXPECT_NE(said.find("std::bad_alloc\n"), said.npos) << said;
+    EXPECT_EQ(linked_step(spec.run, "latest"), -1);
+  }
 }
 
 TEST_F(RunTest, IsExtendedAndSaysWhatTheScheduleDoes) {

@@ -20,7 +20,7 @@ std::string allocate(ParamSnapshot& s) {
   try {
     s.source().backend().enter_thread();
     s.make();
-  } catch (const Error& e) { return e.what(); }
+  } catch (const std::exception& e) { return e.what(); }
   return {};
 }
 
@@ -121,7 +121,7 @@ std::optional<fs::path> CheckpointSaver::finish() {
   if (!writing_.valid()) return newest_;
   try {
     newest_ = writing_.get();
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     // The snapshot is still there, and later checkpoints refer to this one.
     warn(fmt::format("a checkpoint could not be written and is tried again: {}", e.what()));
     newest_ = write_pending();
