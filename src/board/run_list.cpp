@@ -19,15 +19,6 @@ using nlohmann::ordered_json;
 
 namespace {
 
-bool is_utf8(std::string_view s) {
-  while (!s.empty()) {
-    const size_t n = utf8_size(s);
-    if (n == 0) return false;
-    s.remove_prefix(n);
-  }
-  return true;
-}
-
 bool is_plain_file(const fs::path& path) {
   struct stat s {};
   return lstat(path.c_str(), &s) == 0 && S_ISREG(s.st_mode);

@@ -47,9 +47,10 @@ void catch_interrupts() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-// Reads lines from standard input. On a terminal the user can edit a line; an interrupt discards
-// it.
-class LineReader {
+// Lines of standard input as they are entered. An interrupt discards what was entered of a line.
+// The LineReader of files would repeat an interrupted read, and wait for enough bytes to know
+// whether they are packed.
+class EnteredLines {
  public:
   enum class Got { line, interrupt, end };
   Got read(std::string& line) {
@@ -96,12 +97,12 @@ class Chat {
     for (;;) {
       note("> ");
       interrupted = false;
-      const LineReader::Got got = lines_.read(line);
-      if (got == LineReader::Got::end) {
+      const EnteredLines::Got got = lines_.read(line);
+      if (got == EnteredLines::Got::end) {
         note("\n");
         return failed_;
       }
-      if (got == LineReader::Got::interrupt) {
+      if (got == EnteredLines::Got::interrupt) {
         note("\n(to end the program, type /quit or press Ctrl-D)\n");
         continue;
       }
@@ -244,7 +245,7 @@ class Chat {
   const ConversationFlags& flags_;
   const std::shared_ptr<Constraint> constraint_;
   const bool terminal_;
-  LineReader lines_;
+  EnteredLines lines_;
   ordered_json messages_;        // including the dropped turns
   std::set<std::string> saved_;  // files that this chat has written
   size_t left_out_ = 0;          // oldest turns that the model no longer sees

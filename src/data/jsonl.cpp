@@ -44,21 +44,6 @@ bool has_special(uint64_t w) {
   return ((w | (w - ones * 0x20) | zero(w ^ ones * '"') | zero(w ^ ones * '\\')) & high) != 0;
 }
 
-// Size of the well-formed non-ASCII UTF-8 character at p; 0: there is none.
-size_t character(const uint8_t* p, size_t room) {
-  const auto tail = [&](size_t i) { return (p[i] & 0xc0) == 0x80; };
-  if (room >= 2 && p[0] >= 0xc2 && p[0] <= 0xdf) return tail(1) ? 2 : 0;
-  if (room >= 3 && p[0] >= 0xe0 && p[0] <= 0xef) {
-    const bool overlong = p[0] == 0xe0 && p[1] < 0xa0, surrogate = p[0] == 0xed && p[1] > 0x9f;
-    return tail(1) && tail(2) && !overlong && !surrogate ? 3 : 0;
-  }
-  if (room >= 4 && p[0] >= 0xf0 && p[0] <= 0xf4) {
-    const bool overlong = p[0] == 0xf0 && p[1] < 0x90, beyond = p[0] == 0xf4 && p[1] > 0x8f;
-    return tail(1) && tail(2) && tail(3) && !overlong && !beyond ? 4 : 0;
-  }
-  return 0;
-}
-
 // Scans a line. After a method has returned false for unsupported input, all of them do.
 class FlatScanner {
  public:
@@ -164,8 +149,7 @@ class FlatScanner {
       const uint8_t c = uint8_t(*at_);
       if (c == '"' || c == '\\') return true;
       if (c < 0x20) return false;
-      const size_t n =
-          c < 0x80 ? 1 : character(reinterpret_cast<const uint8_t*>(at_), size_t(end_ - at_));
+      const size_t n = utf8_size({at_, size_t(end_ - at_)});
       if (n == 0) return false;
       at_ += n;
     }

@@ -2,17 +2,9 @@
 
 #include <algorithm>
 
+#include "text/overlap.h"
+
 namespace hearth::inline infer {
-namespace {
-
-// Length of the longest suffix of `text` that is a proper prefix of `stop`.
-size_t overlap(std::string_view text, std::string_view stop) {
-  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n)
-    if (text.ends_with(stop.substr(0, n))) return n;
-  return 0;
-}
-
-}  // namespace
 
 std::string StopText::push(std::string_view piece, bool armed) {
   if (stopped_) return {};

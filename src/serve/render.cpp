@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "sys/error.h"
-#include "text/tokenizer/unicode.h"
+#include "sys/utf8.h"
 
 namespace hearth::inline serve {
 namespace {
@@ -17,15 +17,6 @@ std::optional<std::string> token_bytes(const Tokenizer& tokenizer, int32_t token
   try {
     return std::string(tokenizer.bytes_of(token));
   } catch (const Error&) { return {}; }  // the model may have more ids than the tokenizer
-}
-
-bool whole_characters(std::string_view bytes) {
-  for (const char *p = bytes.data(), *end = p + bytes.size(); p < end;) {
-    const Utf8Char c = read_utf8(p, end);
-    if (c.code == 0xfffd && c.length == 1) return false;
-    p += c.length;
-  }
-  return true;
 }
 
 ordered_json null_or(float logprob) {
@@ -129,7 +120,7 @@ TokenLogprob unpredicted(int32_t token) {
 std::string token_text(const Tokenizer& tokenizer, int32_t token) {
   const auto bytes = token_bytes(tokenizer, token);
   if (!bytes) return fmt::format("token_id:{}", token);
-  if (whole_characters(*bytes)) return *bytes;
+  if (is_utf8(*bytes)) return *bytes;
   std::string text = "bytes:";
   for (const char c : *bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return text;

@@ -7,6 +7,7 @@
 
 #include "formats/json.h"
 #include "sys/error.h"
+#include "text/overlap.h"
 
 namespace hearth::inline text {
 namespace {
@@ -73,13 +74,6 @@ std::optional<ToolCall> beginning_of_call(std::string_view text) {
   if (!b.take(",") || (!b.take("\"arguments\"") && !b.take("\"parameters\""))) return call;
   if (b.take(":")) call.arguments = b.rest();
   return call;
-}
-
-// The length of the longest end of `text` that begins `word`.
-size_t begun(std::string_view text, std::string_view word) {
-  for (size_t n = std::min(text.size(), word.size() - 1); n > 0; --n)
-    if (text.ends_with(word.substr(0, n))) return n;
-  return 0;
 }
 
 }  // namespace
@@ -159,13 +153,13 @@ ToolParser::Found ToolParser::take_hermes(bool last) {
     }
     if (in_call_ && last) {
       // A model may end without the closing tag, or within it.
-      held_.erase(held_.size() - (cut_ ? begun(held_, closing) : 0));
+      held_.erase(held_.size() - (cut_ ? overlap(held_, closing) : 0));
       if (!end_call(found) && !cut_) say(found, std::string(opening) + held_);
       held_.clear();
     } else if (last && required_) {
       held_.clear();  // the beginning of the tag
     } else if (!in_call_) {
-      const size_t keep = last ? 0 : begun(held_, opening);
+      const size_t keep = last ? 0 : overlap(held_, opening);
       say(found, std::string_view(held_).substr(0, held_.size() - keep));
       held_.erase(0, held_.size() - keep);
     }
