@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 struct TrainFlags {
-  std::vector<std::string> input;
+  std::vector<std::string> input, special;
   std::string out, column = "text";
   BpeTrainSpec spec;
   int threads = 0;
@@ -47,6 +47,7 @@ void run_train(const TrainFlags& flags) {
   files.erase(std::unique(files.begin(), files.end()), files.end());
   const auto start = Clock::now();
   BpeTrainSpec spec = flags.spec;
+  spec.special.insert(spec.special.end(), flags.special.begin(), flags.special.end());
   int64_t bytes = 0;
   StatusLine status;
   spec.progress = [&](std::string_view stage, int64_t done) {
@@ -289,6 +290,10 @@ void add_train(CLI::App& app) {
   c->add_option("--pattern", flags->spec.pattern,
                 "pattern that splits text into words: " + pattern_names())
       ->capture_default_str();
+  c->add_option("--special", flags->special,
+                "special token to add after the learned ones, such as '<|im_start|>'; repeat the "
+                "flag for several")
+      ->allow_extra_args(false);  // "[INST]" is a token, not a list
   c->add_option("--out", flags->out, "output folder")->required();
   add_force(*c, flags->force);
   c->add_option("--threads", flags->threads, "CPU threads; 0: one per core")

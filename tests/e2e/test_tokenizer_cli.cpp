@@ -64,6 +64,24 @@ TEST_F(TokenizerCli, json_and_special_tokens) {
   EXPECT_EQ(run("decode --json" + tokenizer, "269\n").out, "{\"text\":\"<|endoftext|>\"}\n");
 }
 
+TEST_F(TokenizerCli, special_tokens_of_the_user) {
+  trained();
+  const auto path = [&](const char* name) { return "'" + (dir_ / name).string() + "'"; };
+  const std::string train = "train --input " + path("text/*") + " --vocab 272 --out ";
+  const Ran r = run(train + path("more") + " --special '<|user|>' --special '[INST]'");
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::string tokenizer = " --tokenizer " + path("more");
+  const Ran ids = run("encode --special" + tokenizer, "[INST]<|endoftext|><|user|>\n");
+  EXPECT_EQ(ids.out, "271 269 270\n");
+  EXPECT_EQ(run("decode" + tokenizer, ids.out).out, "[INST]<|endoftext|><|user|>\n");
+  for (const char* refused : {"''", "'<|endoftext|>'", "a"}) {
+    const Ran bad = run(train + path("bad") + " --special " + refused);
+    EXPECT_EQ(bad.code, 2) << refused;
+    EXPECT_THAT_TEXT(bad.err, "[--special] ") << refused;
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "bad"));
+}
+
 TEST_F(TokenizerCli, chat_keeps_special_tokens_out_of_messages) {
   const std::string tokenizer = trained();
   spill(dir_ / "chat.jinja",

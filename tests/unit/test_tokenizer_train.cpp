@@ -122,6 +122,52 @@ TEST(tokenizer_train, ends_where_the_text_has_no_pair_left) {
   EXPECT_EQ(bytes.decode(bytes.encode("any \xff text")), "any \xff text");
 }
 
+TEST(tokenizer_train, special_tokens_follow_the_learned_ones) {
+  const std::vector<std::string> text = made_up_text(4, 5);
+  Threads threads(1);
+  const ScratchDir dir;
+  const Tokenizer t = train_bpe(
+      {.vocab = 300, .special = {"<|endoftext|>", "<|im_start|>", "[INST]", "\u00e9\u00e9!"}},
+      source_of(text), threads);
+  t.save(dir.path());
+  for (const Tokenizer& each : {t, Tokenizer::load(dir.path())}) {
+    EXPECT_EQ(each.vocab_size(), 300);
+    EXPECT_EQ(each.eos(), 296);
+    const std::string whole = "<|im_start|>[INST]\u00e9\u00e9!<|endoftext|>";
+    const std::vector<int32_t> ids = {297, 298, 299, 296};
+    EXPECT_EQ(each.encode_with_special(whole), ids);
+    EXPECT_EQ(each.decode(ids), whole);
+    EXPECT_LT(std::ranges::max(each.encode(whole)), 296) << "as plain text";
+    EXPECT_EQ(each.special_ids().size(), 6u) << "four, and bos and eos again";
+  }
+  const auto file = nlohmann::json::parse(slurp(dir / "tokenizer.json"));
+  ASSERT_EQ(file["added_tokens"].size(), 4u);
+  EXPECT_EQ(file["added_tokens"][2]["content"], "[INST]");
+  EXPECT_EQ(file["added_tokens"][2]["special"], true);
+}
+
+TEST(tokenizer_train, special_tokens_that_are_refused) {
+  Threads threads(1);
+  const std::vector<std::string> text = {"abab abab"};
+  const auto error = [&](const std::string& special) {
+    return error_of([&] {
+      train_bpe({.vocab = 1000, .special = {"<|endoftext|>", special}}, source_of(text), threads);
+    });
+  };
+  EXPECT_EQ(error("<|user|>"), "no error");
+  EXPECT_THAT_TEXT(error(""), "[--special] expected the text of a token, got an empty one");
+  EXPECT_THAT_TEXT(error("<|endoftext|>"), "got \"<|endoftext|>\" twice");
+  EXPECT_THAT_TEXT(error("\xff"), "expected UTF-8");
+  EXPECT_THAT_TEXT(error("a"), "\"a\" is already in the vocabulary, as id 64");
+  EXPECT_THAT_TEXT(error("abab"), "\"abab\" is already in the vocabulary, as id 257");
+  EXPECT_THAT_TEXT(error(" abab"), "as id 258");
+  EXPECT_THAT_TEXT(error("\u0120abab"), "as id 258") << "as tokenizer.json spells it";
+  EXPECT_EQ(error("ababab"), "no error");
+  EXPECT_ERROR(
+      train_bpe({.vocab = 257, .special = {"<|endoftext|>", "<|user|>"}}, source_of(text), threads),
+      "expected a vocabulary of 258 (256 bytes and 2 special tokens)");
+}
+
 TEST(tokenizer_train, wrong_sizes_and_patterns) {
   Threads threads(1);
   EXPECT_ERROR(train_bpe({.vocab = 256}, source_of({}), threads), "expected a vocabulary of 257");

@@ -8,8 +8,10 @@
 #include <queue>
 #include <tuple>
 
+#include "formats/json.h"
 #include "sys/counted.h"
 #include "sys/error.h"
+#include "sys/utf8.h"
 #include "text/tokenizer/scanner.h"
 #include "text/tokenizer/vocabulary.h"
 
@@ -282,6 +284,33 @@ class Trainer {
   std::priority_queue<Candidate> heap_;
 };
 
+void check_special(const std::vector<std::string>& special) {
+  for (auto it = special.begin(); it != special.end(); ++it) {
+    if (it->empty()) fail_usage("--special", "expected the text of a token, got an empty one");
+    if (!is_utf8(*it))
+      fail_usage("--special", "expected UTF-8, which tokenizer.json is written in, got {}",
+                 in_quotes(*it));
+    if (std::find(special.begin(), it, *it) != it)
+      fail_usage("--special", "expected each token once, got {} twice; every tokenizer has {}",
+                 in_quotes(*it), in_quotes(special[0]));
+  }
+}
+
+// Hugging Face would give a special token that is spelled like a learned one, as bytes or as
+// tokenizer.json writes them, the id of that one.
+void check_not_learned(const std::vector<std::string>& special, const std::vector<Token>& tokens) {
+  for (const std::string& text : special) {
+    std::string bytes;
+    const bool letters = bytes_of_letters(text, bytes);
+    for (const Token& t : tokens)
+      if (t.bytes == text || (letters && t.bytes == bytes))
+        fail_usage("--special",
+                   "{} is already in the vocabulary, as id {}: choose a text that is not a word "
+                   "or a part of one",
+                   in_quotes(text), t.id);
+  }
+}
+
 }  // namespace
 
 Tokenizer train_bpe(const BpeTrainSpec& spec, const TextSource& next, Threads& threads) {
@@ -293,10 +322,12 @@ Tokenizer train_bpe(const BpeTrainSpec& spec, const TextSource& next, Threads& t
     fail_usage("tokenizer train",
                "expected a vocabulary of {} (256 bytes and {}) to 16777216, got {}", least,
                counted(int64_t(spec.special.size()), "special token"), spec.vocab);
+  check_special(spec.special);
   Trainer trainer(count_words(next, scanner_of(*pattern), spec, threads));
   trainer.learn(spec, size_t(spec.vocab) - spec.special.size());
   VocabularyParts parts = std::move(trainer).parts();
   parts.text.pattern = *pattern;
+  check_not_learned(spec.special, parts.tokens);
   for (const std::string& text : spec.special)
     parts.added.push_back({text, int32_t(parts.tokens.size() + parts.added.size())});
   if (!parts.added.empty()) parts.eos = parts.bos = parts.added[0].id;

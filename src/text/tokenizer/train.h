@@ -16,6 +16,7 @@ namespace hearth::inline text {
 struct BpeTrainSpec {
   int vocab = 32768;             // including bytes and special tokens
   std::string pattern = "gpt2";  // or cl100k, llama3, o200k, qwen2
+  // The first is bos and eos. UTF-8; none may occur twice or be spelled like a learned token.
   std::vector<std::string> special = {"<|endoftext|>"};
   // Called occasionally on the calling thread with a stage ("count": bytes read; "merge": merges
   // learned) and its progress.
