@@ -4,7 +4,8 @@
 
 namespace hearth {
 
-static constexpr const char* absent = "this build has no CUDA backend (no nvcc when it was built)";
+static constexpr const char* absent =
+    "this build has no CUDA backend (built without nvcc, or with HEARTH_CUDA=off)";
 
 CudaDriver cuda_driver() { return {.problem = absent}; }
 CudaCard cuda_card(int index) { return {.index = index, .problem = absent}; }

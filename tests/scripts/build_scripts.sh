@@ -62,6 +62,18 @@ expect "CI to make warnings errors" '^cmake --preset release -DHEARTH_WERROR:BOO
 reset; CI=true scripts/build hearth 2>/dev/null
 expect "a second build of CI to configure nothing" '--preset' no
 
+# expect_said WHAT PATTERN [no]: the same of what the script has printed
+expect_said() {
+  if grep -q -e "$2" "$scratch/said"; then
+    [ "${3-}" != no ] && return
+  else
+    [ "${3-}" = no ] && return
+  fi
+  echo "build_scripts: expected $1; the script said:"
+  cat "$scratch/said"
+  status=1
+}
+
 rm -rf build
 reset; HEARTH_CUDA_QUICK=ON scripts/build hearth 2>/dev/null
 expect "kernels that are only checked" '^cmake --preset release -DHEARTH_CUDA_QUICK:BOOL=ON$'
@@ -76,12 +88,40 @@ expect "no CUDA code without a card" '^cmake --preset cpu$'
 expect "the program of that build" '^build-cpu/hearth quickstart --run runs/quickstart --steps 1$'
 expect "no build folder that scripts/build would find" '--preset release' no
 expect "only the packages of the build" '^packages --build$'
-grep -q 'no card.*HEARTH_CUDA=on scripts/quickstart' "$scratch/said" ||
-  { echo "build_scripts: expected a line on how to build for CUDA, got:"; cat "$scratch/said"; status=1; }
-reset; HEARTH_CUDA=on scripts/quickstart 2>/dev/null
+expect_said "a line on how to build for CUDA" 'no GPU was found.*build-cpu/.*HEARTH_CUDA=on scripts/quickstart'
+expect_said "nothing about time where no CUDA code is compiled" 'an hour' no
+reset; HEARTH_CUDA=on scripts/quickstart 2>"$scratch/said"
 expect "CUDA where it is asked for" '^build/hearth quickstart'
+expect_said "how long that takes" 'quarter of an hour.*HEARTH_CUDA=off scripts/quickstart'
+expect_said "nothing about the GPU where CUDA is asked for" 'no GPU' no
+reset; HEARTH_CUDA=ON scripts/quickstart 2>"$scratch/said"
+expect_said "nothing about time once it is built" 'an hour' no
+reset; HEARTH_CUDA=1 scripts/quickstart 2>"$scratch/said" && status=1
+expect "nothing to be built for a setting that is not known" . no
+expect_said "the known settings" 'expected HEARTH_CUDA to be auto, on or off, got 1'
 echo 'GPU 0: a card' >"$scratch/cards"
 rm -rf build
-reset; scripts/quickstart 2>/dev/null
+reset; scripts/quickstart 2>"$scratch/said"
 expect "CUDA where there is a card" '^cmake --preset release$'
+expect_said "nothing about the GPU where it is used" 'GPU' no
+
+# Without a CUDA compiler: on a PATH with only the tools of the scripts, and no toolkit in its usual place.
+sed -i "s|/usr/local/cuda|$scratch/none|g" scripts/quickstart
+mkdir "$scratch/tools"
+for tool in bash sh env cat chmod dirname grep mkdir nproc touch; do
+  ln -s "$(command -v "$tool")" "$scratch/tools/$tool"
+done
+rm -rf build "$scratch/bin/nvcc"
+few() { PATH=$scratch/bin:$scratch/tools "$@"; }
+reset; few scripts/quickstart 2>"$scratch/said"
+expect "a plain build" '^cmake --preset release$'
+expect_said "why the GPU is not used" 'a GPU but no CUDA compiler (nvcc).*CUDA toolkit, delete build/'
+expect_said "nothing about time where no CUDA code is compiled" 'an hour' no
+reset; few env HEARTH_CUDA=on scripts/quickstart 2>"$scratch/said" && status=1
+expect "nothing to be built without the compiler that was asked for" . no
+expect_said "what is missing" 'HEARTH_CUDA=on needs the CUDA toolkit: nvcc'
+rm "$scratch/cards"
+reset; few scripts/quickstart 2>"$scratch/said"
+expect "the same build without a GPU" '^build/hearth quickstart'
+expect_said "no warning where there is neither" '^quickstart:' no
 exit $status
