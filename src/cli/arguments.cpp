@@ -10,6 +10,7 @@
 #include "cli/flag_effects.h"
 #include "cli/flags.h"
 #include "cli/recipes.h"
+#include "cli/settings_tables.h"
 #include "cli/start_folder.h"
 #include "cli/synonyms.h"
 #include "formats/json.h"
@@ -19,13 +20,6 @@
 
 namespace hearth::inline cli {
 namespace {
-
-std::vector<CLI::App*> subcommands(CLI::App& app) {
-  return app.get_subcommands([](CLI::App*) { return true; });
-}
-std::vector<const CLI::App*> subcommands(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
-}
 
 // The command that the arguments name, at any depth of subcommands.
 CLI::App* find_command(CLI::App& app, const std::vector<std::string>& given) {
@@ -262,81 +256,6 @@ const CLI::App* command_of_run(const CLI::App& command, const std::vector<TomlIt
   }
   fail_usage(config.path, "expected a flag of {}, got {}; {}", command.get_name(),
              in_quotes(item.key), remedy(meant_key(flag_name(item.key), command), command));
-}
-
-// The table of a command in a settings file: "pretrain", "data.prepare".
-std::string table_name(const CLI::App& command) {
-  std::string name = command.get_name();
-  for (const CLI::App* at = command.get_parent(); at && at->get_parent(); at = at->get_parent())
-    name = at->get_name() + "." + name;
-  return name;
-}
-
-// Whether a settings file may have tables for the command or for its subcommands.
-bool takes_settings(const CLI::App& command) {
-  return !subcommands(command).empty() || command.get_option_no_throw("--config");
-}
-
-// Adds the tables of all commands below `app`.
-void add_tables(const CLI::App& app, std::vector<std::string>& names) {
-  for (const CLI::App* c : subcommands(app)) {
-    const size_t before = names.size();
-    add_tables(*c, names);
-    if (names.size() == before && takes_settings(*c)) names.push_back(table_name(*c));
-  }
-}
-
-// Whether the keys of a table are flags of this command. One file may serve several commands, so
-// the tables of the others are skipped. A table that belongs to no command is an error.
-bool is_table_of(const CLI::App& command, const std::string& table, const std::string& file) {
-  const auto names = [&](const std::string& full) {
-    return table == full || table == full.substr(full.rfind('.') + 1);
-  };
-  if (table.empty() || names(table_name(command))) return true;
-  const CLI::App* root = &command;
-  while (root->get_parent()) root = root->get_parent();
-  std::vector<std::string> tables;
-  add_tables(*root, tables);
-  if (std::ranges::any_of(tables, names)) return false;
-  if (const std::string meant = near(table, tables); !meant.empty())
-    fail_usage(file, "expected a table named after a command, got [{}]; did you mean [{}]?", table,
-               meant);
-  std::string all;  // "data.*" stands for the commands of a group
-  for (const CLI::App* c : subcommands(*root))
-    if (takes_settings(*c))
-      all += (all.empty() ? "" : ", ") + c->get_name() + (subcommands(*c).empty() ? "" : ".*");
-  fail_usage(file, "expected a table named after a command ({}), got [{}]", all, table);
-}
-
-// `info` describes the model of a file that is written for pretrain, and skips what it asks for
-// beside the model.
-const CLI::App* described_by(const CLI::App& command) {
-  if (command.get_name() != "info") return nullptr;
-  for (const CLI::App* c : subcommands(*command.get_parent()))
-    if (c->get_name() == "pretrain") return c;
-  return nullptr;
-}
-
-// The settings of a file that concern the command.
-std::vector<TomlItem> settings_for(const CLI::App& command, const std::vector<TomlItem>& all,
-                                   const std::string& file) {
-  const CLI::App* other = described_by(command);
-  const auto names = [&](const char* key) {
-    return std::ranges::any_of(all, [&](const TomlItem& item) { return item.key == key; });
-  };
-  std::vector<TomlItem> own;
-  for (const TomlItem& item : all) {
-    if (!is_table_of(command, item.section, file) &&
-        !(other && is_table_of(*other, item.section, file)))
-      continue;
-    const std::string flag = flag_name(item.key);
-    const bool known = command.get_option_no_throw(flag);
-    if (other && !known && other->get_option_no_throw(flag)) continue;
-    // A run that continues another model has the shape of that model among its own settings.
-    if (other && item.key == "model" && names("dim")) continue;
-    own.push_back(item);
-  }
-  return own;
 }
 
 // Appends the settings that `seen` does not have yet; `config` says where they come from.

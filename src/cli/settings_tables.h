@@ -1,0 +1,19 @@
+// The tables of a settings file: which command the keys of each belong to.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "formats/toml.h"
+
+namespace hearth::inline cli {
+
+std::vector<CLI::App*> subcommands(CLI::App&);
+std::vector<const CLI::App*> subcommands(const CLI::App&);
+
+// The settings of a file that concern the command. A table that belongs to no command is an error.
+std::vector<TomlItem> settings_for(const CLI::App& command, const std::vector<TomlItem>& all,
+                                   const std::string& file);
+
+}  // namespace hearth::inline cli
