@@ -1,10 +1,11 @@
 #include "cli/settings_tables.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cli/flags.h"
 #include "cli/synonyms.h"
-#include "formats/json.h"
 #include "sys/error.h"
 
 namespace hearth::inline cli {
@@ -40,6 +41,34 @@ void add_tables(const CLI::App& app, std::vector<std::string>& names) {
   }
 }
 
+// The tables that a user who wrote `table` most likely meant, such as "[pretrain]": one with
+// another program's name for the command or a similar spelling, or those that it abbreviates.
+// Empty: none, or too many to name.
+std::string meant_tables(const std::string& table, const std::vector<std::string>& tables) {
+  constexpr size_t most = 3;
+  if (const std::string meant = meant_command(table, tables); !meant.empty())
+    return "[" + meant + "]";
+  std::vector<std::string> longer, by_last_name;
+  for (const std::string& t : tables)
+    if (t.starts_with(table))
+      longer.push_back("[" + t + "]");
+    else if (t.substr(t.rfind('.') + 1).starts_with(table))
+      by_last_name.push_back("[" + t + "]");
+  longer.insert(longer.end(), by_last_name.begin(), by_last_name.end());
+  return longer.size() > most ? "" : fmt::format("{}", fmt::join(longer, " or "));
+}
+
+// [train] is short for [tokenizer.train], but who writes it for pretrain means [pretrain].
+void expect_not_skipped(const CLI::App& command, const std::string& table,
+                        const std::vector<std::string>& tables, const std::string& file) {
+  if (table_name(command) != command_synonym(table)) return;
+  std::vector<std::string> owners;
+  for (const std::string& t : tables)
+    if (t.ends_with("." + table)) owners.push_back("[" + t + "]");
+  fail_usage(file, "expected [{}], got [{}], which is short for {}", table_name(command), table,
+             fmt::join(owners, " and "));
+}
+
 // Whether the keys of a table are flags of this command. One file may serve several commands, so
 // the tables of the others are skipped. A table that belongs to no command is an error.
 bool is_table_of(const CLI::App& command, const std::string& table, const std::string& file) {
@@ -51,9 +80,12 @@ bool is_table_of(const CLI::App& command, const std::string& table, const std::s
   while (root->get_parent()) root = root->get_parent();
   std::vector<std::string> tables;
   add_tables(*root, tables);
-  if (std::ranges::any_of(tables, names)) return false;
-  if (const std::string meant = near(table, tables); !meant.empty())
-    fail_usage(file, "expected a table named after a command, got [{}]; did you mean [{}]?", table,
+  if (std::ranges::any_of(tables, names)) {
+    expect_not_skipped(command, table, tables, file);
+    return false;
+  }
+  if (const std::string meant = meant_tables(table, tables); !meant.empty())
+    fail_usage(file, "expected a table named after a command, got [{}]; did you mean {}?", table,
                meant);
   std::string all;  // "data.*" stands for the commands of a group
   for (const CLI::App* c : subcommands(*root))

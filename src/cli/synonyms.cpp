@@ -176,10 +176,15 @@ std::string meant_flag(const std::string& flag, const CLI::App& command) {
   return found.empty() ? "" : "--" + found;
 }
 
-std::string meant_command(const std::string& word, const std::vector<std::string>& names) {
+std::string command_synonym(const std::string& word) {
   for (const auto& [theirs, ours] : command_synonyms)
-    if (word == theirs && std::ranges::find(names, ours) != names.end()) return std::string(ours);
-  return near(word, names);
+    if (word == theirs) return std::string(ours);
+  return {};
+}
+
+std::string meant_command(const std::string& word, const std::vector<std::string>& names) {
+  const std::string ours = command_synonym(word);
+  return std::ranges::find(names, ours) != names.end() ? ours : near(word, names);
 }
 
 std::string meant_by_short(const std::string& flag, const CLI::App& command) {

@@ -15,6 +15,9 @@ std::string meant_flag(const std::string& flag, const CLI::App& command);
 // names both: "--n or --max-tokens".
 std::string meant_by_short(const std::string& flag, const CLI::App& command);
 
+// Our name of a command that another program calls `word`. Empty: none.
+std::string command_synonym(const std::string& word);
+
 // The command, of those in `names`, that a user who wrote `word` most likely meant. Empty: none.
 std::string meant_command(const std::string& word, const std::vector<std::string>& names);
 

@@ -199,6 +199,13 @@ TEST(Arguments, ATableOfAFileBelongsToACommand) {
   expect_error(info("[model]\nlayers = 3\n"), 2,
                "flags.toml] expected a table named after a command (info, tokenizer.*, data.*, ");
   expect_error(info("[pretrian]\nlr = 1\n"), 2, "got [pretrian]; did you mean [pretrain]?");
+  // An abbreviation is no name; [train] is, of tokenizer train, but not where pretrain reads it.
+  expect_error(info("[pre]\nlr = 1\n"), 2, "got [pre]; did you mean [pretrain] or [data.prepare]?");
+  expect_error(info("[finetune]\nlr = 1\n"), 2, "got [finetune]; did you mean [sft]?");
+  write_file_atomic(toml, std::string_view("[train]\nlr = 1\n"));
+  expect_error(run(folder, {"pretrain", "--config", toml}), 2,
+               "expected [pretrain], got [train], which is short for [tokenizer.train] and "
+               "[bench.train]");
   expect_error(info("[hearth.info]\njson = true\n"), 2, "got [hearth.info]");
   expect_error(info("[help]\njson = true\n"), 2, "sft, dpo), got [help]");
 }
