@@ -193,8 +193,9 @@ std::string quoted_for_shell(const std::string& word) {
   return text + "'";
 }
 
-// The flag that a stray argument most likely belongs to: a model, or a prompt.
-std::string flag_for_stray(const CLI::App& command) {
+// The flag that a stray argument most likely belongs to: a settings file, a model, or a prompt.
+std::string flag_for_stray(const CLI::App& command, const std::string& argument) {
+  if (argument.ends_with(".toml")) return "--config";
   for (const char* flag : {"--model", "--prompt"})
     if (const CLI::Option* o = command.get_option_no_throw(flag); o && o->count() == 0) return flag;
   return {};
@@ -212,7 +213,7 @@ void explain_leftover(const CLI::App& command) {
                remedy(meant, command));
   }
   if (left.empty()) return;
-  const std::string flag = flag_for_stray(command);
+  const std::string flag = flag_for_stray(command, left[0]);
   fail_usage(command.get_name(), "{} takes no argument without a flag, got {}; {}",
              full_name(command), left[0],
              remedy(flag.empty() ? flag : flag + " " + quoted_for_shell(left[0]), command));
@@ -328,8 +329,14 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
   }
   const std::set<std::string> asked = seen;
   const ConfigFile file{.path = value_of(args, "--config")};
-  if (!file.path.empty()) append_settings(args, seen, *command, file, read_toml(file.path));
-  if (const std::string name = recipe_in(*command, args); !name.empty()) {
+  std::string name = recipe_in(*command, args);
+  if (!file.path.empty()) {
+    const std::vector<TomlItem> settings = read_toml(file.path);
+    append_settings(args, seen, *command, file, settings);
+    name = described_recipe(*command, settings);
+    if (name.empty()) name = recipe_in(*command, args);
+  }
+  if (!name.empty()) {
     const ConfigFile recipe{.path = "recipe " + name};
     append_settings(args, seen, *command, recipe, parse_toml(recipe_named(name).toml, recipe.path));
   }

@@ -19,13 +19,14 @@
 #include "sys/compression/compression.h"
 #include "sys/error.h"
 #include "sys/https/https.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hearth::inline cli {
 namespace {
 
 struct InfoFlags {
   Common common;
-  std::string preset, model, recipe;
+  std::string preset, model, recipe, tokenizer;
   FieldFlags<ModelConfig> shape;
 };
 
@@ -139,6 +140,8 @@ ModelConfig described(const InfoFlags& f) {
     f.shape.apply(c);
   else
     c = model_over_preset(f.preset, f.shape);
+  if (!f.tokenizer.empty() && !f.shape.given("vocab"))
+    c.vocab = Tokenizer::load(f.tokenizer).vocab_size();
   expect_layout(c);
   return c.resolve();
 }
@@ -174,6 +177,8 @@ void add_info(CLI::App& app) {
   c->add_option("--recipe", f->recipe,
                 fmt::format("recipe to print as a settings file: {}", recipe_names()))
       ->excludes(p);
+  c->add_option("--tokenizer", f->tokenizer,
+                "tokenizer of a new model: without --vocab it sets the vocabulary, as in pretrain");
   f->shape.add(*c, ModelConfig{}, model_group);
   c->callback([f] { run(*f); });
 }

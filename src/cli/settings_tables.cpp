@@ -103,7 +103,20 @@ const CLI::App* described_by(const CLI::App& command) {
   return nullptr;
 }
 
+// Whether `info` reads this setting as pretrain's recipe: its own --recipe prints one.
+bool is_described_recipe(const CLI::App& command, const TomlItem& item) {
+  const CLI::App* other = described_by(command);
+  return other && item.key == "recipe" &&
+         (item.section.empty() || item.section == table_name(*other));
+}
+
 }  // namespace
+
+std::string described_recipe(const CLI::App& command, const std::vector<TomlItem>& settings) {
+  for (const TomlItem& item : settings)
+    if (is_described_recipe(command, item) && !item.values.empty()) return item.values[0];
+  return {};
+}
 
 std::vector<TomlItem> settings_for(const CLI::App& command, const std::vector<TomlItem>& all,
                                    const std::string& file) {
@@ -119,6 +132,7 @@ std::vector<TomlItem> settings_for(const CLI::App& command, const std::vector<To
     const std::string flag = flag_name(item.key);
     const bool known = command.get_option_no_throw(flag);
     if (other && !known && other->get_option_no_throw(flag)) continue;
+    if (is_described_recipe(command, item)) continue;
     // A run that continues another model has the shape of that model among its own settings.
     if (other && item.key == "model" && names("dim")) continue;
     own.push_back(item);

@@ -16,4 +16,8 @@ std::vector<const CLI::App*> subcommands(const CLI::App&);
 std::vector<TomlItem> settings_for(const CLI::App& command, const std::vector<TomlItem>& all,
                                    const std::string& file);
 
+// The recipe of a settings file for pretrain whose model `command` describes, and whose settings
+// belong to that model; empty: none.
+std::string described_recipe(const CLI::App& command, const std::vector<TomlItem>& settings);
+
 }  // namespace hearth::inline cli

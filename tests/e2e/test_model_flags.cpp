@@ -1,5 +1,6 @@
 // Flags of a model's shape: what follows from one that others leave open, and those without effect.
 #include "e2e/command.h"
+#include "served_folder.h"
 
 namespace hearth {
 namespace {
@@ -44,6 +45,28 @@ TEST(ModelFlags, InfoReadsSettingsOfPretraining) {
   EXPECT_EQ(config_of(folder, {"--config", file})["layers"], 3);
   write_file_atomic(file, "preset = \"tiny\"\nlearning_rat = 1e-3\n");
   expect_error(run(folder, {"info", "--config", file}), 2, "got \"learning_rat\"");
+}
+
+// A recipe and a tokenizer are part of what pretrain makes the model from.
+TEST(ModelFlags, InfoReadsTheRecipeAndTheTokenizerOfASettingsFile) {
+  const Folder folder;
+  write_served_folder(folder / "tok");
+  const std::string file = folder / "run.toml";
+  const auto config = [&](const std::string& text) {
+    write_file_atomic(file, text);
+    return config_of(folder, {"--config", file});
+  };
+  const nlohmann::json c = config("recipe = \"nocap-baseline\"\nlayers = 2\nlr = 1e-3\n");
+  EXPECT_EQ(c["layers"], 2);
+  EXPECT_EQ(c["dim"], 768);
+  EXPECT_EQ(config("[pretrain]\nrecipe = \"nocap-baseline\"\n")["layers"], 12);
+  const std::string tiny = "preset = \"tiny\"\ntokenizer = \"" + (folder / "tok").string() + "\"\n";
+  EXPECT_EQ(config(tiny)["vocab"], 260);
+  EXPECT_EQ(config(tiny + "vocab = 300\n")["vocab"], 300);
+  // info's own --recipe prints one.
+  write_file_atomic(file, std::string_view("[info]\nrecipe = \"nocap-baseline\"\n"));
+  EXPECT_TRUE(run(folder, {"info", "--config", file}).out.starts_with("# "));
+  expect_error(run(folder, {"info", file}), 2, "did you mean --config " + file + "?");
 }
 
 TEST(ModelFlags, WidthsOfMlpsFollowDim) {
