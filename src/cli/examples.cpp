@@ -5,6 +5,7 @@
 #include "cli/flags.h"
 #include "cli/run_flags.h"
 #include "cli/signals.h"
+#include "data/shards.h"
 #include "sys/terminal.h"
 #include "train/examples/example_task.h"
 
@@ -34,6 +35,8 @@ void run_method(const ExampleFlags<Config>& f, Method<Config> method) {
   resolve_dtype(config.dtype, *backend);
   spec.phases->mark("device");
   f.run.apply(spec, *backend, config.dtype);
+  if (!config.val.empty() && !f.run.goes_on())
+    note_shared_files(spec, expand_globs(config.data), expand_globs(config.val));
   const std::unique_ptr<BoardThread> board = f.run.open_board();
   const RunResult r = method(config, spec, *backend);
   expect_finite(r);

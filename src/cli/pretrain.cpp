@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <span>
+
 #include "cli/commands.h"
 #include "cli/data_tokenizer.h"
 #include "cli/model_flags.h"
@@ -28,12 +30,18 @@ struct PretrainFlags {
   FieldFlags<TrainConfig> train;
 };
 
+// The token files that --data or --val names.
+std::vector<std::filesystem::path> files_of(std::span<const std::string> patterns) {
+  std::vector<std::filesystem::path> files;
+  for (const LoaderSource& source : parse_sources(patterns))
+    files.insert(files.end(), source.files.begin(), source.files.end());
+  return files;
+}
+
 void expect_tokenizer_of_data(const PretrainSpec& spec, const Tokenizer& tokenizer,
                               const std::string& path) {
-  std::vector<std::filesystem::path> files;
-  for (const auto* patterns : {&spec.train.data, &spec.train.val})
-    for (const LoaderSource& source : parse_sources(*patterns))
-      files.insert(files.end(), source.files.begin(), source.files.end());
+  std::vector<std::filesystem::path> files = files_of(spec.train.data);
+  for (const std::filesystem::path& file : files_of(spec.train.val)) files.push_back(file);
   const std::string problem = tokenizer_mismatch(files, tokenizer, path);
   if (!problem.empty()) fail("--tokenizer", "{}", problem);
 }
@@ -102,8 +110,7 @@ void fit_vocab(PretrainSpec& spec, bool given, int64_t tokens) {
 // The model that --preset and the model flags describe, or the one that --model names.
 ModelConfig model_of(const PretrainFlags& f, const TrainConfig& train) {
   // An existing run stores its model in config.toml.
-  const bool goes_on =
-      f.run.resume && std::filesystem::exists(std::filesystem::path(f.run.run) / "config.toml");
+  const bool goes_on = f.run.goes_on();
   if (!train.model.empty() && !goes_on) {
     if (!f.preset.empty() || f.model.any_given())
       fail_usage("--model",
@@ -148,6 +155,8 @@ void run(const PretrainFlags& f) {
   spec.model = model_of(f, spec.train);
   f.run.place(spec);
   check_tokenizer(spec, f);
+  if (!spec.train.val.empty() && !f.run.goes_on())
+    note_shared_files(spec, files_of(spec.train.data), files_of(spec.train.val));
   if (!spec.resume) spec.train.losses.expect_effect(spec.model);
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "board/plot.h"
 #include "board/run_store.h"
@@ -33,6 +34,10 @@ void RunFlags::add(CLI::App& app, const std::string& length) {
 }
 
 void RunFlags::check_folder() const { expect_new_or_resumed(run, resume); }
+
+bool RunFlags::goes_on() const {
+  return resume && std::filesystem::exists(std::filesystem::path(run) / "config.toml");
+}
 
 std::unique_ptr<BoardThread> RunFlags::open_board() const {
   if (board < 0) return nullptr;
@@ -92,6 +97,20 @@ void watch(RunSpec& spec, Backend& backend, TrainDType dtype) {
   spec.warn = [](const std::string& line) { say_problem(line); };
   spec.peak_flops = measure_peak(backend, storage_dtype(dtype));
   spec.phases->mark("measure_peak");
+}
+
+void note_shared_files(RunSpec& spec, const std::vector<std::filesystem::path>& train,
+                       const std::vector<std::filesystem::path>& val) {
+  std::set<std::filesystem::path> trained;
+  for (const auto& file : train) trained.insert(std::filesystem::weakly_canonical(file));
+  for (const auto& file : val)
+    if (trained.contains(std::filesystem::weakly_canonical(file))) {
+      spec.notes.push_back(fmt::format(
+          "{} is given to both --data and --val: the run trains on what it validates on, so the "
+          "validation loss does not show overfitting",
+          file.string()));
+      return;
+    }
 }
 
 void expect_finite(const RunResult& r) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "board/board_server.h"
 #include "train/run.h"
@@ -21,6 +23,8 @@ struct RunFlags {
   // Throws if the folder has a run and --resume is missing. Commands call it before they look at
   // other flags: without --resume, those of the run are missing too.
   void check_folder() const;
+  // Whether the call continues a run, instead of starting one.
+  bool goes_on() const;
   // The dashboard of --board, for as long as the object lives; null without the flag.
   std::unique_ptr<BoardThread> open_board() const;
   void place(RunSpec&) const;  // sets what the flags say
@@ -33,6 +37,10 @@ struct RunFlags {
 
 // Sets signals, warnings and the machine's peak for a run that a command starts.
 void watch(RunSpec&, Backend&, TrainDType);
+
+// Adds a note if a file is among both the training and the validation data of a new run.
+void note_shared_files(RunSpec&, const std::vector<std::filesystem::path>& train,
+                       const std::vector<std::filesystem::path>& val);
 
 // On a terminal: draws the loss (or the reward) of a run that has ended.
 void show_curve(const std::filesystem::path& run);

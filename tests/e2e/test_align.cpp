@@ -343,6 +343,20 @@ TEST_F(AlignCommands, RowsThatAreLeftOutAreSaidWithTheReason) {
       << pairs.err;
 }
 
+TEST_F(AlignCommands, SayThatTheyValidateOnTheirTrainingData) {
+  Arguments calls[] = {for_steps(sft(folder / "sft"), "1"), for_steps(dpo(folder / "dpo"), "1")};
+  for (Arguments& call : calls) {
+    const std::string file = *(std::find(call.begin(), call.end(), "--data") + 1);
+    const auto held_out = std::find(call.begin(), call.end(), "--holdout");
+    held_out[0] = "--val", held_out[1] = file;
+    const Ran r = hearth::run(folder, call);
+    json_of(r);
+    EXPECT_NE(r.err.find("hearth: " + file + " is given to both --data and --val: "),
+              std::string::npos)
+        << r.err;
+  }
+}
+
 TEST_F(AlignCommands, HelpOffersTextOnlyWhereTextIsRead) {
   const auto help_of_data = [&](const char* command) {
     const std::string all = hearth::run(folder, {command, "--help"}).out;

@@ -42,6 +42,23 @@ class Pretrain : public testing::Test {
   const fs::path data = folder / "train.bin", val = folder / "val.bin";
 };
 
+// Also under another name of the file; a resumed run said it when it began.
+TEST_F(Pretrain, SaysThatItValidatesOnItsTrainingData) {
+  fs::create_symlink(data, folder / "link.bin");
+  const std::string link = folder / "link.bin",
+                    said = link + " is given to both --data and --val: ";
+  const Ran r = run(folder, tiny_run(data, folder / "both", 2) +
+                                Arguments{"--val", val, "--val", link, "--stop-after-step", "1"});
+  json_of(r);
+  EXPECT_NE(r.err.find(said), std::string::npos) << r.err;
+  const Ran resumed = run(folder, {"pretrain", "--run", folder / "both", "--resume", "--json"});
+  json_of(resumed);
+  EXPECT_EQ(resumed.err.find(said), std::string::npos) << resumed.err;
+  const Ran other = run(folder, tiny_run(data, folder / "other", 1) + Arguments{"--val", val});
+  json_of(other);
+  EXPECT_EQ(other.err.find("given to both"), std::string::npos) << other.err;
+}
+
 TEST_F(Pretrain, LearnsAndReports) {
   const auto j = json_of(run(folder, tiny_run(data, folder / "run", 150) +
                                          Arguments{"--val", val.string(), "--eval-every", "50"}));
