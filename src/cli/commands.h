@@ -30,6 +30,8 @@ struct Common {
   bool json = false;
 };
 void add_common(CLI::App&, Common&);
+// The threads of --threads; says once if they are more than the cores (device.cpp).
+int checked_threads(int threads);
 // --adapter, for commands that run a model.
 void add_adapter(CLI::App&, std::string& adapter);
 

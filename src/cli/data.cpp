@@ -71,6 +71,7 @@ void run_prepare(const PrepareFlags& flags) {
                 : flags.source == "parquet" ? SourceKind::parquet
                                             : SourceKind::automatic;
   spec.progress = true;
+  spec.threads = checked_threads(spec.threads);
   use_tokenizer(spec, Tokenizer::load(flags.tokenizer), flags.tokenizer);
 
   const auto start = std::chrono::steady_clock::now();
@@ -278,7 +279,7 @@ struct StoriesWritten {
 StoriesWritten write_stories(TextSink& sink, const StoriesFlags& flags) {
   constexpr int64_t block = 4096, grain = 64;
   constexpr std::string_view separator = "\n<|endoftext|>\n";
-  Threads threads(flags.threads);
+  Threads threads(checked_threads(flags.threads));
   std::vector<Story> made(block);
   std::string text;
   StoriesWritten sum;

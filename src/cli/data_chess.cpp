@@ -68,7 +68,7 @@ void run_data_chess(const DataChessFlags& flags) {
            "pass --stockfish PATH");
     say("Stockfish was not found: the P: task is left out\n");
   }
-  Threads threads(flags.threads);
+  Threads threads(checked_threads(flags.threads));
   const chess::ChessDataCounts n = chess::write_chess_data(flags.out, spec, threads, pool.get());
   ordered_json report = report_of(n, pool.get());
   report["out"] = flags.out;

@@ -11,6 +11,8 @@
 #include "formats/fields.h"
 #include "formats/json.h"
 #include "infer/draft.h"
+#include "sys/cores.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -49,6 +51,17 @@ int card_number(const std::string& device) {
 }
 
 }  // namespace
+
+int checked_threads(int threads) {
+  static std::atomic<bool> said = false;
+  const int cores = usable_threads();
+  if (threads > cores && !said.exchange(true))
+    say_problem(
+        fmt::format("--threads {} is more than the {} that this process may use; --threads "
+                    "0 is one thread per core",
+                    threads, counted(cores, "core")));
+  return threads;
+}
 
 void add_dtype(CLI::App& c, std::string& to) {
   c.add_option("--dtype", to,
@@ -223,7 +236,7 @@ std::unique_ptr<Backend> make_backend(const Common& c, const BackendWish& wish) 
   if (wish.tf32 || wish.fp16)
     fail_usage("--dtype", "expected fp32 or bf16 on the CPU, or fp8 for training, got {}",
                wish.tf32 ? "tf32" : "fp16");
-  return make_cpu_backend(c.threads);
+  return make_cpu_backend(checked_threads(c.threads));
 }
 
 }  // namespace hearth::inline cli

@@ -88,7 +88,7 @@ void run_lockstep(const DoctorFlags& f) {
     fail_usage("--against",
                "this step runs on the CPU, which would be compared with itself: use reference");
   const std::unique_ptr<Backend> trusted = on_gpu && f.against != "reference"
-                                               ? make_cpu_backend(f.common.threads)
+                                               ? make_cpu_backend(checked_threads(f.common.threads))
                                                : make_reference_backend();
   bool agreed = true;
   for (const std::string& name : f.presets) {
@@ -155,7 +155,8 @@ void run_all(const Common& common) {
         fmt::format("tiny {}, {} against {}", dtype, tried.describe(), trusted.describe());
     agreed &= report(what, lockstep(s, tried, trusted, 1), common.json);
   };
-  const auto reference = make_reference_backend(), cpu = make_cpu_backend(common.threads);
+  const auto reference = make_reference_backend(),
+             cpu = make_cpu_backend(checked_threads(common.threads));
   try_one(*cpu, *reference, "fp32");
   try_one(*cpu, *reference, "bf16");
   const NamedCards named = named_cards(common);

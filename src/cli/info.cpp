@@ -66,7 +66,8 @@ nlohmann::ordered_json machine_json(const Common& common) {
   nlohmann::ordered_json j{
       {"version", b.version}, {"commit", b.commit}, {"build", b.type}, {"compiler", b.compiler}};
   const bool cpu_alone = common.device == "cpu";
-  if (cpu_alone || common.device == "auto") j["cpu"] = cpu_json(*make_cpu_backend(common.threads));
+  if (cpu_alone || common.device == "auto")
+    j["cpu"] = cpu_json(*make_cpu_backend(checked_threads(common.threads)));
   j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
   j["downloads"] = https_library();
   j["regex"] = regex_library();

@@ -56,7 +56,7 @@ void run_train(const TrainFlags& flags) {
     status.show(counting ? fmt::format("counted words in {:.1f} MB", double(done) * 1e-6)
                          : fmt::format("learned {} merges", done));
   };
-  Threads threads(flags.threads);
+  Threads threads(checked_threads(flags.threads));
   constexpr size_t piece = 16 << 20;  // only words are counted, so long texts may be split
   const DocumentSpec documents{
       .inputs = files, .column = flags.column, .piece = piece, .column_flag = "--column"};

@@ -3,6 +3,7 @@
 
 #include "e2e/command.h"
 #include "served_folder.h"
+#include "sys/cores.h"
 
 namespace hearth {
 namespace {
@@ -72,6 +73,30 @@ TEST(Device, InfoDescribesTheOneItIsGiven) {
 }
 
 // Of every command that runs a model, in the same words.
+TEST(Device, MoreThreadsThanCoresAreSaidOnce) {
+  const Folder folder;
+  const int cores = usable_threads();
+  const Arguments commands[] = {
+      {"info", "--device", "cpu"},
+      {"bench", "fit", "--preset", "tiny", "--device", "cpu"},
+      {"data", "stories", "--stories", "1", "--out", folder / "s.txt", "--force"}};
+  for (const Arguments& command : commands) {
+    SCOPED_TRACE(command[0]);
+    const auto said = [&](int threads) {
+      const Ran r = run(folder, command + Arguments{"--threads", std::to_string(threads)});
+      EXPECT_EQ(r.status, 0) << r.err;
+      return r.err;
+    };
+    EXPECT_EQ(said(cores).find("--threads"), std::string::npos);
+    EXPECT_EQ(said(0).find("--threads"), std::string::npos);
+    const std::string more = said(cores + 1), begin = "hearth: --threads " +
+                                                      std::to_string(cores + 1) +
+                                                      " is more than the " + std::to_string(cores);
+    EXPECT_NE(more.find(begin), std::string::npos) << more;
+    EXPECT_EQ(more.find(begin), more.rfind(begin)) << more;
+  }
+}
+
 TEST(Device, HalvesNeedACard) {
   const Folder folder;
   write_served_folder(folder / "model");
