@@ -73,6 +73,24 @@ void expect_muon(const AskedFlags& f) {
   });
 }
 
+// Beam search takes the most likely beams. Penalties and the logit bias change what is likely.
+void expect_samples(const AskedFlags& f) {
+  if (number(f.args, "--beams") <= 1) return;
+  std::string useless;
+  for (const auto& [flag, off] : {std::pair{"--temperature", "0"},
+                                  {"--top-k", "0"},
+                                  {"--top-p", "1"},
+                                  {"--min-p", "0"},
+                                  {"--seed", ""}})
+    if (f.asked.contains(flag) && value_of(f.args, flag) != off)
+      useless += (useless.empty() ? "" : ", ") + std::string(flag);
+  if (!useless.empty())
+    fail_usage("--beams",
+               "beam search draws no samples, so {} would have no effect; leave out "
+               "--beams or the flags of sampling",
+               useless);
+}
+
 // A target that no validation can reach would never stop the run.
 void expect_validation(const CLI::App& command, const AskedFlags& f) {
   if (validates(f.args)) return;
@@ -185,6 +203,7 @@ void expect_effect(const CLI::App& command, const AskedFlags& flags) {
     if (std::ranges::find(flags.args, help) != flags.args.end()) return;
   expect_length(flags);
   expect_muon(flags);
+  expect_samples(flags);
   if (!command.get_option_no_throw("--resume")) return;  // not a training command
   expect_validation(command, flags);
   if (flags.of_run) return;

@@ -54,6 +54,25 @@ TEST(FlagEffects, FlagsInUseAreNot) {
   }
 }
 
+TEST(FlagEffects, BeamSearchDoesNotSample) {
+  const Folder folder;
+  const auto generate = [&](const std::string& line) {
+    return run(folder, words("generate --model none --prompt a --beams " + line));
+  };
+  expect_error(generate("2 --temperature 0.7 --top-k 5 --top-p 0.9 --min-p 0.1 --seed 3"), 2,
+               "[--beams] beam search draws no samples, so --temperature, --top-k, --top-p, "
+               "--min-p, --seed would have no effect; leave out --beams or the flags of sampling");
+  expect_error(generate("2 --top-k=5"), 2, "so --top-k would have no effect");
+  // Without beams they have one, 0 and 1 turn them off, and a file may have any.
+  write_file_atomic(folder / "all.toml", std::string_view("temperature = 0.7\nseed = 2\n"));
+  for (const std::string& line :
+       {std::string("1 --temperature 0.7 --seed 3"), std::string("2 --greedy"),
+        std::string("2 --temperature 0 --top-k 0 --top-p 1"),
+        std::string("2 --repetition-penalty 1.1 --length-penalty 0.5"),
+        "2 --config " + (folder / "all.toml").string()})
+    EXPECT_EQ(generate(line).err.find("no effect"), std::string::npos) << line;
+}
+
 TEST(FlagEffects, UselessModelFlagsOfANewRunAreRefused) {
   const Folder folder;
   const std::vector<std::pair<const char*, const char*>> useless{
