@@ -177,10 +177,10 @@ std::unique_ptr<RewardSource> make_reward(const ParsedReward& p, const std::stri
                                                              .warn = spec.warn});
   const std::vector<std::string> known{"exact",  "numeric", "near",   "regex",
                                        "length", "chess",   "program"};
-  fail_usage("reward",
-             "expected one of exact, numeric, near, regex, length, chess, program, got {}; "
-             "the nearest is {}",
-             in_quotes(p.name), nearest(p.name, known));
+  const bool is_command = p.name.find_first_of("/. ") != p.name.npos;  // no name has one of these
+  fail_usage("reward", "expected one of {}, got {}; {}", fmt::join(known, ", "), in_quotes(p.name),
+             is_command ? "a program is given as program:" + text
+                        : "the nearest is " + nearest(p.name, known));
 }
 
 }  // namespace

@@ -469,6 +469,9 @@ TEST(GrpoCommand, BadCallsAreOneLineAndLeaveNoFolder) {
     return a;
   };
   expect_error(run(s.folder, changed("exact", "exakt")), 2, "nearest is exact");
+  for (const std::string command : {"foo.py", "./judge@0.5", "python3 judge.py"})
+    expect_error(run(s.folder, changed("exact", command)), 2,
+                 "; a program is given as program:" + command + "\n");
   expect_error(run(s.folder, changed("exact", "regex:a(b")), 2,
                *regex_library() ? "got \"a(b\": missing closing parenthesis" : "libpcre2-dev");
   expect_error(run(s.folder, changed(s.path("base"), s.path("nothing"))), 1, "nothing");
