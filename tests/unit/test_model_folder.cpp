@@ -516,7 +516,16 @@ TEST(ModelFolder, SaysWhatItTakes) {
   TempDir dir;
   expect_error(error_of([&] { ModelSource::open(dir / "absent"); }),
                "got a path that does not exist");
+  expect_error(error_of([&] { ModelSource::open(dir / "gpt2"); }),
+               "got a path that does not exist; hearth data get gpt2 --out " +
+                   (dir / "gpt2").string() + " downloads it");
   expect_error(error_of([&] { ModelSource::open(dir.path()); }), "config.json");
+  for (const char* name : {"config.json", "adapter_config.json", "model.safetensors"}) {
+    write_file_atomic(dir / name, R"({"model_type": "gpt2"})");
+    expect_error(error_of([&] { ModelSource::open(dir / name); }),
+                 "expected a model, got one file of it: pass its folder, " + dir.path().string());
+    fs::remove(dir / name);
+  }
   write_file_atomic(dir / "model.pt", "x");
   expect_error(error_of([&] { ModelSource::open(dir / "model.pt"); }),
                "got a file of another kind");

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cpu/backend.h"
+#include "data/catalogue.h"
 #include "formats/checkpoint_dir.h"
 #include "formats/json.h"
 #include "formats/llama2c.h"
@@ -149,6 +150,27 @@ bool is_adapter_alone(const fs::path& path) {
   return is_adapter_folder(path) && !fs::exists(path / "config.json");
 }
 
+// Whether a file belongs to a Hugging Face folder. A minGPT file may have the name of one.
+bool is_part_of_folder(const fs::path& path) {
+  constexpr int64_t longest = 16 << 20;
+  if (!fs::is_regular_file(path)) return false;
+  const std::string name = path.filename().string();
+  if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) return true;
+  return (name == "config.json" || name == "adapter_config.json") &&
+         fs::file_size(path) <= longest &&
+         !read_json(path, {.max_bytes = longest}).contains("config");
+}
+
+// How to get a model of this name that does not exist; empty: the catalogue has none.
+std::string how_to_get(const fs::path& path) {
+  const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  for (const CatalogueSet& set : built_in_catalogue())
+    if (set.name == name.string() &&
+        std::ranges::find(set.files, "model.safetensors", &CatalogueFile::name) != set.files.end())
+      return fmt::format("; hearth data get {} --out {} downloads it", set.name, path.string());
+  return {};
+}
+
 OpenedModel open_any(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (is_adapter_alone(path))
@@ -159,11 +181,15 @@ OpenedModel open_any(const fs::path& path) {
     fail(path.string(),
          "expected a run folder with checkpoints or a model folder with config.json");
   }
+  if (is_part_of_folder(path))
+    fail(path.string(), "expected a model, got one file of it: pass its folder, {}",
+         path.has_parent_path() ? path.parent_path().string() : ".");
   if (path.extension() == ".bin") return open_llama2c(path);
   if (path.extension() == ".json") return open_mingpt(path);
   if (path.extension() == ".gguf") return open_gguf(path);
   fail(path.string(), "expected a folder, a llama2.c .bin, a minGPT .json or a .gguf, got {}",
-       fs::exists(path) ? "a file of another kind" : "a path that does not exist");
+       fs::exists(path) ? "a file of another kind"
+                        : "a path that does not exist" + how_to_get(path));
 }
 
 }  // namespace
