@@ -71,8 +71,8 @@ void run_get(const GetFlags& flags) {
   const std::vector<CatalogueSet> sets =
       flags.catalogue.empty() ? built_in_catalogue() : read_catalogue(flags.catalogue);
   if (flags.list || flags.name.empty()) return list_sets(sets, flags.json);
-  if (flags.out.empty()) fail_usage("data get", "data get needs --out with the folder to write to");
   const CatalogueSet& set = find_set(sets, flags.name);
+  if (flags.out.empty()) fail_usage("data get", "data get needs --out with the folder to write to");
   DownloadSpec spec = flags.download;
   spec.folder = flags.out;
   spec.progress = true;

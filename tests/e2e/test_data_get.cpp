@@ -383,6 +383,8 @@ TEST(DataGetList, ListsWhatIsKnown) {
     EXPECT_NE(r.out.find(name), std::string::npos) << name;
   expect_error(run(folder, {"data", "get", "tinystory", "--out", "x"}), 2, "tinystories");
   expect_error(run(folder, {"data", "get", "gpt2"}), 2, "--out");
+  expect_error(run(folder, {"data", "get", "tinyshakspeare"}), 2,
+               "got \"tinyshakspeare\"; the nearest is tinyshakespeare\n");
 }
 
 }  // namespace
