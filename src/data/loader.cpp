@@ -12,6 +12,7 @@
 
 #include "data/permutation.h"
 #include "data/shards.h"
+#include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/parallel.h"
 
@@ -83,6 +84,12 @@ struct Loader::State {
   bool sequential() const { return spec.order == LoaderSpec::Order::sequential; }
   int64_t step_tokens() const { return spec.batch * spec.seq * spec.world; }
   int64_t total() const;
+  // "one batch of 8 rows", or of several devices "one step of 2 ranks x 8 rows".
+  std::string rows_at_once() const {
+    const std::string rows = counted(spec.batch, "row");
+    return spec.world == 1 ? "one batch of " + rows
+                           : fmt::format("one step of {} ranks x {}", spec.world, rows);
+  }
 
   void check_spec() const;
   void open_files();
@@ -142,10 +149,9 @@ void Loader::State::open_files() {
     streams[0].seed = spec.seed;
     if (!sequential() && streams[0].windows() < spec.batch * spec.world)
       fail("loader",
-           "expected at least {} windows of {} tokens for one step of {} ranks x {} rows, got {} "
-           "in {} tokens: use a smaller batch or sequence",
-           spec.batch * spec.world, spec.seq, spec.world, spec.batch, streams[0].windows(),
-           total());
+           "expected at least {} windows of {} tokens for {}, got {} in {} tokens: use a smaller "
+           "batch or sequence",
+           spec.batch * spec.world, spec.seq, rows_at_once(), streams[0].windows(), total());
   }
   if (spec.vocab > 0)
     for (const Stream& s : streams)
@@ -161,10 +167,11 @@ Loader::State::Stream Loader::State::open_stream(
   for (const auto& path : paths) {
     const TokenFile& f = s.files.emplace_back(path);
     if (f.size() < need && by_step)
-      fail(f.path().string(),
-           "expected at least {} tokens for one step of {} ranks x {} rows x {} tokens plus one, "
-           "got {}: use a smaller batch or sequence, or leave the file out",
-           need, spec.world, spec.batch, spec.seq, f.size());
+      fail(
+          f.path().string(),
+          "expected at least {} tokens for {} x {} tokens plus one, got {}: use a smaller batch or "
+          "sequence, or leave the file out",
+          need, rows_at_once(), spec.seq, f.size());
     if (f.size() < need)
       fail(
           f.path().string(),

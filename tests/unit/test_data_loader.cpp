@@ -245,11 +245,15 @@ TEST(Loader, RefusesBadShapes) {
     return error_of([&] { Loader loader(s, c); });
   };
   LoaderSpec spec = shards.spec(3, 8, Order::sequential);  // 25 tokens a step
-  EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "25 tokens", "3 rows", "8 tokens", "24"}));
+  EXPECT_TRUE(
+      mentions(refused(spec), {"s_1.bin", "25 tokens for one batch of 3 rows x 8 tokens", "24"}));
+  spec = shards.spec(2, 8, Order::sequential);
+  spec.world = 2;
+  EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "one step of 2 ranks x 2 rows x 8 tokens"}));
   spec = shards.spec(1, 24, Order::shuffled);
   EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "25 tokens", "24"}));
   spec = shards.spec(30, 8, Order::shuffled);
-  EXPECT_TRUE(mentions(refused(spec), {"30 windows", "14"}));
+  EXPECT_TRUE(mentions(refused(spec), {"30 windows of 8 tokens for one batch of 30 rows,", "14"}));
   spec = shards.spec(1, 8, Order::sequential);
   spec.vocab = 110;
   EXPECT_TRUE(mentions(refused(spec), {"s_1.bin", "110", "byte 1064"}));
