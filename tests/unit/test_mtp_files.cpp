@@ -242,8 +242,15 @@ TEST(MtpFiles, AreLeftOutOfGguf) {
   json config = with_modules(1);
   config["rms_norm_eps"] = 1e-6;
   const Hub hub(config);
-  EXPECT_EQ(convert_model({.from = hub.path(), .gguf = hub.dir / "m.gguf"}, *backend).left_out, 1);
-  EXPECT_EQ(ModelSource::open(hub.dir / "m.gguf").config().mtp, 0);
+  const Converted c = convert_model({.from = hub.path(), .gguf = hub.dir / "m.gguf"}, *backend);
+  EXPECT_EQ(c.left_out, 1);
+  const ModelConfig read = ModelSource::open(hub.dir / "m.gguf").config();
+  EXPECT_EQ(read.mtp, 0);
+  EXPECT_EQ(c.params, count_params(read));
+  EXPECT_LT(c.params, count_params(ModelSource::open(hub.path()).config()));
+  const Converted both = convert_model(
+      {.from = hub.path(), .to = hub.dir / "hf", .gguf = hub.dir / "both.gguf"}, *backend);
+  EXPECT_EQ(both.params, count_params(ModelSource::open(hub.dir / "hf").config()));
   test::LoadedModel all(ModelSource::open(hub.path()), cpu),
       rest(ModelSource::open(hub.dir / "m.gguf"), cpu);
   std::vector<int32_t> positions(static_cast<size_t>(T));

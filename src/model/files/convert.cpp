@@ -235,6 +235,18 @@ std::string types_of(const GgufWritten& written) {
   return names;
 }
 
+// Adds what a GGUF file holds of the model. Without a folder beside it, `done` describes the file.
+void add_gguf(Converted& done, const GgufWritten& written, ModelConfig model, bool has_folder) {
+  done.widened = written.widened;
+  if (const std::string types = types_of(written); !types.empty()) done.dtype = types;
+  done.left_out = model.mtp;
+  model.mtp = 0;  // as in the file
+  done.other_gelu = computes_other_gelu(model, hf_type(model));
+  if (has_folder) return;
+  done.model_type = std::string(enum_name(hf_type(model)));
+  done.params = count_params(model);
+}
+
 fs::path base_of(const ConvertSpec& spec) {
   if (!spec.from.empty()) return spec.from;
   if (spec.adapter.empty()) fail_usage("convert", "convert needs --from MODEL or --adapter");
@@ -253,7 +265,7 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
   const NamedType type = type_of(spec, source.dtype());
   ModelConfig dense = source.config();
   dense.lora = {};
-  ModelConfig merged = spec.upcycle ? upcycled_config(dense, spec.upcycle) : dense;
+  const ModelConfig merged = spec.upcycle ? upcycled_config(dense, spec.upcycle) : dense;
   // Everything that can fail without the weights fails before they are loaded.
   const GgufSpec gguf_spec{.type = type.ggml,
                            .name = source.path().stem().string(),
@@ -295,12 +307,7 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
   const GgufWritten written =
       write_gguf_model(gguf, result.config, result.params, gguf_spec, spec.check);
   if (folder) folder->commit();
-  done.widened = written.widened;
-  if (const std::string types = types_of(written); !types.empty()) done.dtype = types;
-  done.left_out = merged.mtp;
-  merged.mtp = 0;  // as in the file
-  if (spec.to.empty()) done.model_type = std::string(enum_name(hf_type(merged)));
-  done.other_gelu = computes_other_gelu(merged, hf_type(merged));
+  add_gguf(done, written, merged, !spec.to.empty());
   return done;
 }
 

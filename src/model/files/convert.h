@@ -28,8 +28,8 @@ struct ConvertSpec {
 
 struct Converted {
   std::string from, model_type;
-  std::string dtype;  // what was written; several if matrices of a GGUF file had to be widened
-  int64_t params = 0;
+  std::string dtype;   // what was written; several if matrices of a GGUF file had to be widened
+  int64_t params = 0;  // of the folder, or of the GGUF file if there is no folder
   bool tokenizer = false;
   int64_t widened = 0;      // GGUF matrices in a wider type because their rows do not fit blocks
   int64_t left_out = 0;     // modules of multi-token prediction that are not in the GGUF file
