@@ -198,6 +198,15 @@ int64_t largest_fit(ProgramSpec s, int64_t most, int64_t bytes) {
   return fit;
 }
 
+// A GPU's backend keeps to --memory-limit itself. On the CPU, whose memory it does not limit, a
+// plan may still ask what would fit.
+MemoryBudget budget_of(const BenchFlags& f, const Backend& backend) {
+  const MemoryBudget budget = MemoryBudget::for_run(backend);
+  if (f.common.memory_limit == 0 || backend.device_bytes() > 0) return budget;
+  const double limit = memory_share::run * f.common.memory_limit * gib;
+  return MemoryBudget(std::min(budget.bytes(), int64_t(limit)), budget.host_offload());
+}
+
 // The search for the largest batch of `bench fit` ends here, far beyond any useful micro-batch.
 constexpr int64_t most_fit_tokens = int64_t(1) << 26;
 
@@ -205,7 +214,7 @@ void bench_fit(BenchFlags& f) {
   const std::unique_ptr<Backend> backend = backend_of(f);
   const ProgramSpec s = spec_of(f, *backend);
   const MemoryNeed need = memory_need(s);
-  const MemoryBudget budget = MemoryBudget::for_run(*backend);
+  const MemoryBudget budget = budget_of(f, *backend);
   const int64_t most = std::max<int64_t>(1, most_fit_tokens / s.T);
   const int64_t best = largest_fit(s, most, budget.bytes());
   nlohmann::ordered_json j =
@@ -265,7 +274,7 @@ void bench_gemm(BenchFlags& f) {
         {"dw", {n, k, M, true, false}},
     }};
     for (const auto& [pass, shape] : passes) {
-      const double rate = measure_gemm(*backend, s.dtype, shape, 5);
+      const double rate = measure_gemm(*backend, s.dtype, shape, f.steps);
       const std::string text = fmt::format("{} {}x{}x{}", pass, shape.m, shape.n, shape.k);
       nlohmann::ordered_json j =
           bench_line(*backend, "gemm", f.dtype + " " + text, rate * 1e-9, "GFLOP/s");
@@ -349,9 +358,17 @@ void bench_data_loader(BenchFlags& f) {
 
 void add_model_flags(CLI::App& c, BenchFlags& f) {
   c.add_option("--preset", f.preset, "model preset")->capture_default_str();
-  c.add_option(
-       "--dtype", f.dtype,
-       "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16; fp8 for train and fit")
+  f.model.add(c, ModelConfig{}, model_group);
+}
+
+void add_steps(CLI::App& c, BenchFlags& f, const char* help) {
+  c.add_option("--steps", f.steps, help)->capture_default_str()->check(at_least(1));
+}
+
+// The flags of a training step as a whole.
+void add_training_flags(CLI::App& c, BenchFlags& f) {
+  c.add_option("--dtype", f.dtype,
+               "compute type: auto, fp32, bf16 or fp8; on a GPU also tf32 or fp16")
       ->capture_default_str();
   c.add_option("--fp8-head", f.fp8_head,
                "with --dtype fp8: on: the products of the head are fp8 too; off: bf16")
@@ -363,9 +380,14 @@ void add_model_flags(CLI::App& c, BenchFlags& f) {
       ->capture_default_str();
   c.add_option("--optimizer", f.optimizer, optimizer_help)->capture_default_str();
   c.add_flag("--offload", f.offload, "keep optimizer state and master weights in host memory");
-  c.add_option("--steps", f.steps, "measured steps")->capture_default_str()->check(at_least(1));
-  f.model.add(c, ModelConfig{}, model_group);
   f.lora.add(c, LoraConfig{}, "Adapters");
+}
+
+// The flags of kernels that are timed by themselves.
+void add_kernel_flags(CLI::App& c, BenchFlags& f) {
+  f.dtype = "fp32";
+  c.add_option("--dtype", f.dtype, "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -388,20 +410,27 @@ void add_bench(CLI::App& app) {
     c->callback([f, run] { run(*f); });
     return std::pair{c, f};
   };
-  const auto on_model = [&](const char* name, const char* help, void (*run)(BenchFlags&),
-                            const char* dtype) {
+  const auto on_model = [&](const char* name, const char* help, void (*run)(BenchFlags&)) {
     auto [c, f] = command(name, help, run);
-    f->dtype = dtype;
     add_model_flags(*c, *f);
     return std::pair{c, f};
   };
-  auto [train, tf] = on_model("train", "time training steps on random tokens", bench_train, "auto");
+  auto [train, tf] = on_model("train", "time training steps on random tokens", bench_train);
+  add_training_flags(*train, *tf);
+  add_steps(*train, *tf, "measured steps");
   train->add_flag("--profile", tf->profile, "print the time spent in each kind of op");
   auto [fit, ff] =
-      on_model("fit", "plan the memory of a run and find the largest batch", bench_fit, "auto");
+      on_model("fit", "plan the memory of a run and find the largest batch", bench_fit);
+  add_training_flags(*fit, *ff);
   fit->add_flag("--measure", ff->measure, "run a step and compare its peak memory with the plan");
-  on_model("gemm", "time the matrix products of a model", bench_gemm, "fp32");
-  on_model("attention", "time attention, forward and backward", bench_attention, "fp32");
+  auto [gemm, gf] = on_model("gemm", "time the matrix products of a model", bench_gemm);
+  add_kernel_flags(*gemm, *gf);
+  gf->steps = 5;
+  add_steps(*gemm, *gf, "measured runs of each product; the fastest counts");
+  auto [attention, af] =
+      on_model("attention", "time attention, forward and backward", bench_attention);
+  add_kernel_flags(*attention, *af);
+  add_steps(*attention, *af, "measured runs; the fastest counts");
   add_bench_fp8(*bench);
   add_bench_infer(*bench);
   add_bench_grpo(*bench);

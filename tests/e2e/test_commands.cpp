@@ -32,12 +32,11 @@ TEST(Bench, ComputesInTheDtypeOfAuto) {
   const Arguments model{"--preset", "tiny", "--layers", "1",   "--dim", "32",
                         "--heads",  "2",    "--device", "cpu", "--json"};
   const std::string name = "tiny layers 1 dim 32 heads 2 " + best;
-  for (const char* bench : {"fit", "train"})
-    EXPECT_EQ(json_of(run(folder,
-                          Arguments{"bench", bench, "--batch", "1", "--seq", "8", "--steps", "1"} +
-                              model))["shape"],
+  for (const Arguments& bench : {Arguments{"fit"}, {"train", "--steps", "1"}})
+    EXPECT_EQ(json_of(run(folder, Arguments{"bench"} + bench +
+                                      Arguments{"--batch", "1", "--seq", "8"} + model))["shape"],
               name + " 1x8")
-        << bench;
+        << bench[0];
   const Ran infer = run(
       folder, Arguments{"bench", "infer", "--prompt", "4", "--new", "4", "--repeats", "1"} + model);
   EXPECT_EQ(json_of(infer)["shape"], name + " batch 1 prompt 4 new 4");
@@ -102,6 +101,32 @@ TEST(Bench, FitFindsTheLargestBatch) {
   EXPECT_GT(best, 1);
   EXPECT_LE(fit(best, "512")["value"], one["budget"]);
   EXPECT_GT(fit(best + 1, "512")["value"], one["budget"]);
+}
+
+// The plan of another machine, also on the CPU.
+TEST(Bench, FitKeepsToAMemoryLimit) {
+  const Folder folder;
+  const Arguments fit{"bench", "fit", "--preset", "tiny", "--json", "--device", "cpu"};
+  const auto all = json_of(run(folder, fit));
+  const auto less = json_of(run(folder, fit + Arguments{"--memory-limit", "0.25"}));
+  EXPECT_EQ(less["budget"], int64_t(0.9 * 0.25 * (1 << 30)));
+  EXPECT_LT(less["largest_batch"], all["largest_batch"]);
+  const auto more = json_of(run(folder, fit + Arguments{"--memory-limit", "1048576"}));
+  EXPECT_LT(more["budget"], int64_t(1) << 49);  // not more than there is
+}
+
+TEST(Bench, TakesOnlyFlagsThatItUses) {
+  const Folder folder;
+  for (const char* bench : {"gemm", "attention"})
+    for (const Arguments& flag : {Arguments{"--recompute", "block"},
+                                  {"--optimizer", "lion"},
+                                  {"--fp8-head", "off"},
+                                  {"--offload"},
+                                  {"--lora", "4"}})
+      expect_error(run(folder, Arguments{"bench", bench} + flag), 2,
+                   "expected a known flag, got " + flag[0]);
+  expect_error(run(folder, {"bench", "fit", "--steps", "3"}), 2,
+               "expected a known flag, got --steps");
 }
 
 TEST(Bench, InferCountsEveryToken) {
