@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -65,18 +66,48 @@ std::vector<std::string> with_help_flags(const CLI::App& app, std::vector<std::s
   return given;
 }
 
+// The text of an error about a model, with the flags of the command line in place of the fields
+// that they set: `--kv-heads` for `kv_heads`. A name of one word is often a noun ("got 4 heads"),
+// so it is a field only at the beginning.
+std::string with_flag_names(std::string text, const CLI::App& command,
+                            const std::vector<std::string>& given) {
+  const auto in_word = [&](size_t i) {
+    return i < text.size() && (std::isalnum(uint8_t(text[i])) || text[i] == '_' || text[i] == '-');
+  };
+  for (const std::string& argument : given) {
+    const std::string flag = argument.substr(0, argument.find('='));
+    const CLI::Option* o = flag.starts_with("--") ? command.get_option_no_throw(flag) : nullptr;
+    if (!o || o->get_group() != model_group) continue;
+    std::string field = flag.substr(flag.starts_with("--no-") ? 5 : 2);
+    std::ranges::replace(field, '-', '_');
+    const bool anywhere = field == "dim" || field.find('_') != field.npos;
+    for (size_t at = text.find(field); at != text.npos; at = text.find(field, at + 1)) {
+      const std::string before = text.substr(0, at);
+      const bool subject = before.empty() || before == "expected " || before == "expected a ";
+      if ((at > 0 && in_word(at - 1)) || in_word(at + field.size()) || !(anywhere || subject))
+        continue;
+      text.replace(at, field.size(), flag);
+      at += flag.size() - 1;
+    }
+  }
+  return text;
+}
+
 // Rethrows the error that is being handled, labelled [--top-p] instead of [top_p] if that flag gave
-// the value.
-[[noreturn]] void rethrow_with_flag(const CLI::App& app, const Error& e) {
+// the value. An error about a model, which says [model], names its flags.
+[[noreturn]] void rethrow_with_flag(const CLI::App& app, const Error& e,
+                                    const std::vector<std::string>& given) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands()[0];
   const std::string text = e.what();  // "[top_p] expected .."
   const size_t end = text.find("] ");
-  if (!e.usage() || end == text.npos) throw;
-  const std::string flag = flag_name(text.substr(1, end - 1));
+  if (end == text.npos) throw;
+  const std::string label = text.substr(1, end - 1), what = text.substr(end + 2);
+  if (!e.usage() && label == "model") throw Error(label, with_flag_names(what, *command, given));
+  const std::string flag = flag_name(label);
   const CLI::Option* o = command->get_option_no_throw(flag);
-  if (!o || o->count() == 0) throw;
-  throw Error(flag, text.substr(end + 2), true);
+  if (!e.usage() || !o || o->count() == 0) throw;
+  throw Error(flag, what, true);
 }
 
 }  // namespace
@@ -227,7 +258,9 @@ int run_command_line(int argc, char** argv) {
   } catch (const StoppedBySignal& s) {
     say_stopped(s, s.resumable ? resume_command(app, given, argv[0]) : "");
     code = 128 + s.signal;
-  } catch (const Error& e) { rethrow_with_flag(app, e); } catch (const CLI::CallForVersion&) {
+  } catch (const Error& e) {
+    rethrow_with_flag(app, e, given);
+  } catch (const CLI::CallForVersion&) {
     put(fmt::format("hearth {}\n", build_info().version));
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() != 0) explain_parse_error(app, given, e);

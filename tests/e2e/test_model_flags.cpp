@@ -69,6 +69,25 @@ TEST(ModelFlags, InfoReadsTheRecipeAndTheTokenizerOfASettingsFile) {
   expect_error(run(folder, {"info", file}), 2, "did you mean --config " + file + "?");
 }
 
+// An error names a flag of the command line, or the key of a settings file.
+TEST(ModelFlags, ErrorsNameTheFlags) {
+  const Folder folder;
+  const auto refused = [&](const Arguments& flags, const std::string& part) {
+    expect_error(run(folder, Arguments{"info"} + flags), 1, part);
+  };
+  const std::string file = folder / "run.toml";
+  write_file_atomic(file, std::string_view("kv_heads = 3\n"));
+  refused({"--dim", "64", "--heads", "4", "--kv-heads", "3"},
+          "[model] expected --kv-heads to divide 4 heads, got 3");
+  refused({"--dim=64", "--heads=4", "--config", file},
+          "[model] expected kv_heads to divide 4 heads, got 3");
+  refused({"--dim", "64", "--heads=5"}, "[model] expected --heads to divide --dim 64, got 5");
+  refused({"--preset", "tiny", "--layers", "0"}, "[model] expected --layers between 1 and 2^31");
+  refused({"--preset", "tiny", "--layers", "20000"}, "[model] expected at most 10000 layers, got");
+  refused({"--preset", "tiny", "--experts", "4", "--top-k", "5"},
+          "[model] expected --top-k between 1 and 4 of 4 experts, got 5");
+}
+
 TEST(ModelFlags, WidthsOfMlpsFollowDim) {
   const Folder folder;
   const auto widths = [&](const Arguments& flags) {
@@ -136,7 +155,7 @@ TEST_F(FlagsWithoutEffect, AreRefusedByName) {
     expect_error(pretrain(flags), 2, part);
     EXPECT_FALSE(fs::exists(folder / "run"));
   }
-  expect_error(pretrain({"--router-bias"}), 1, "router_bias needs experts of 1 or more");
+  expect_error(pretrain({"--router-bias"}), 1, "[model] --router-bias needs experts of 1 or more");
 }
 
 TEST_F(FlagsWithoutEffect, OthersAreTaken) {
