@@ -4,6 +4,8 @@
 #include "cli/commands.h"
 #include "cli/signals.h"
 #include "cpu/backend.h"
+#include "formats/fields.h"
+#include "model/files/hf_names.h"
 #include "sys/counted.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
@@ -48,6 +50,8 @@ void run_convert(const ConvertFlags& flags) {
         counted(c.left_out, "module"));
   if (c.other_gelu)
     say("llama.cpp computes the GELU of gptneox by its tanh form, within 0.0005 of the model's\n");
+  if (!flags.to.empty() && c.model_type == enum_name(HfType::hearth))
+    say("{} is for hearth alone: no other program reads the model_type hearth\n", flags.to);
   if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);
   if (flags.json) {
     print_json({{"model_type", c.model_type},

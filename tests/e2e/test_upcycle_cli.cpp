@@ -16,6 +16,12 @@ TEST(UpcycleCommand, SaysWhatTheDenseModelSaysAndTrainsOn) {
                         "2", "--top-k", "4", "--to", experts.string(), "--json"});
   ASSERT_EQ(converted.status, 0) << converted.err;
   EXPECT_NE(converted.out.find("\"model_type\":\"hearth\""), std::string::npos) << converted.out;
+  const std::string alone = " is for hearth alone: no other program reads the model_type hearth\n";
+  EXPECT_NE(converted.err.find(experts.string() + alone), std::string::npos) << converted.err;
+  const Ran plain =
+      run(runs.folder, {"convert", "--from", dense.string(), "--to", runs.folder / "plain"});
+  ASSERT_EQ(plain.status, 0) << plain.err;
+  EXPECT_EQ(plain.err.find(alone), std::string::npos) << plain.err;
   const auto generated = [&](const fs::path& model) {
     const Ran r = run(runs.folder, {"generate", "--model", model.string(), "--prompt", "ab",
                                     "--max-tokens", "12", "--greedy", "--threads", "1"});
