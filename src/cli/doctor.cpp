@@ -11,7 +11,11 @@
 #include "diag/lockstep.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "model/files/folder.h"
+#include "model/files/hf_names.h"
+#include "model/files/tensor_rows.h"
 #include "sys/error.h"
+#include "sys/files/files.h"
 #include "train/config.h"
 
 namespace hearth::inline cli {
@@ -29,7 +33,7 @@ struct DoctorFlags {
 
 struct GradientFlags {
   DoctorFlags at;
-  std::string out;
+  std::string out, folder;
 };
 
 nlohmann::ordered_json to_json(const LockstepNode& n) {
@@ -107,6 +111,42 @@ TensorToWrite written(std::string name, std::span<const int32_t> ids, Shape s) {
           }};
 }
 
+TensorToWrite computed(std::string name, std::vector<int64_t> shape,
+                       std::function<std::vector<float>()> values) {
+  return {std::move(name), DType::f32, std::move(shape),
+          [values = std::move(values)](const ByteSink& sink) {
+            const std::vector<float> v = values();
+            sink(std::as_bytes(std::span(v)));
+          }};
+}
+
+// Weights and gradients in hearth's own layout.
+void add_params(std::vector<TensorToWrite>& to, ParamStore& store) {
+  for (const ParamSpec& p : store.specs())
+    for (Part part : {Part::weight, Part::grad})
+      to.push_back(computed((part == Part::weight ? "weight/" : "grad/") + p.name,
+                            {p.shape.dim.begin(), p.shape.dim.begin() + p.shape.rank},
+                            [&store, part, name = p.name] { return store.values(part, name); }));
+}
+
+// Writes the model as a Hugging Face folder, and adds the gradients of that folder's tensors.
+void add_folder(std::vector<TensorToWrite>& to, const std::filesystem::path& dir,
+                const ModelConfig& model, ParamStore& store) {
+  const HfType type = hf_type(model);
+  if (type == HfType::hearth)
+    fail_usage("--model-folder", "Hugging Face has no layout for this model: {}",
+               why_own_layout(model));
+  std::filesystem::create_directories(dir);
+  write_file_atomic(dir / "config.json", hf_config_json(model, DType::f32, -1, -1));
+  write_safetensors(dir, "model.safetensors", hf_tensors(model, store, DType::f32));
+  for (FileTensor& t : file_tensors(model, {.type = type})) {
+    if (t.param.empty() || t.copy) continue;
+    t.offset = 0;  // a gain that is stored without its 1 has the same gradient
+    to.push_back(computed("grad/" + t.name, t.shape,
+                          [&store, t] { return from_rows(t, store.values(Part::grad, t.param)); }));
+  }
+}
+
 // Writes one step's tokens, weights, loss and gradients to a file that other programs can check.
 void run_gradients(const GradientFlags& g) {
   const DoctorFlags& f = g.at;
@@ -123,22 +163,13 @@ void run_gradients(const GradientFlags& g) {
   Scalars scalars;
   scalars.inv_targets = 1 / float(batch.count);
   programs.micro(batch, scalars, true);
-  std::vector<TensorToWrite> tensors{written("tokens", batch.tokens, {s.B, s.T}),
-                                     written("targets", batch.targets, {s.B, s.T})};
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape,
-                       std::function<std::vector<float>()> values) {
-    tensors.push_back({name, DType::f32, std::move(shape), [values](const ByteSink& sink) {
-                         const std::vector<float> v = values();
-                         sink(std::as_bytes(std::span(v)));
-                       }});
-  };
-  add("loss", {1}, [&] { return std::vector<float>{float(programs.loss())}; });
-  for (const ParamSpec& p : store.specs()) {
-    std::vector<int64_t> shape(p.shape.dim.begin(), p.shape.dim.begin() + p.shape.rank);
-    for (Part part : {Part::weight, Part::grad})
-      add((part == Part::weight ? "weight/" : "grad/") + p.name, shape,
-          [&store, part, name = p.name] { return store.values(part, name); });
-  }
+  std::vector<TensorToWrite> tensors{
+      written("tokens", batch.tokens, {s.B, s.T}), written("targets", batch.targets, {s.B, s.T}),
+      computed("loss", {1}, [&] { return std::vector<float>{float(programs.loss())}; })};
+  if (g.folder.empty())
+    add_params(tensors, store);
+  else
+    add_folder(tensors, g.folder, s.model, store);
   const std::filesystem::path out = std::filesystem::absolute(g.out);
   write_safetensors(out.parent_path(), out.filename().string(), tensors);
   fmt::print("loss {:.6f}; wrote {} parameters with their gradients to {}\n", programs.loss(),
@@ -212,6 +243,9 @@ void add_doctor(CLI::App& app) {
   g->at.presets = {"gpt2"};
   add_step_flags(*gradients, g->at);
   gradients->add_option("--out", g->out, "safetensors file to write")->required();
+  gradients->add_option("--model-folder", g->folder,
+                        "also write the model as this Hugging Face folder, and name the gradients "
+                        "as its tensors; the weights are then in the folder alone");
   gradients->callback([g] { run_gradients(*g); });
   doctor->callback([doctor, common] {
     if (doctor->get_subcommands().empty()) run_all(*common);

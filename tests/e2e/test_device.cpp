@@ -1,7 +1,10 @@
 // What a user reads when the card cannot be used or is missing, and that `auto` then takes the CPU.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "e2e/command.h"
+#include "formats/safetensors.h"
 #include "served_folder.h"
 #include "sys/cores.h"
 
@@ -46,6 +49,37 @@ TEST(Device, DoctorChecksTheOneItIsGiven) {
                "[device] cuda:99 cannot be checked: ");
   expect_error(run(folder, {"doctor", "gradients", "--preset", "tiny", "gpt2", "--out", "g"}), 2,
                "[--preset] expected one preset, got 2");
+}
+
+// The rows of the joined qkv weight are those of q_proj, k_proj and v_proj, one after another.
+TEST(Device, DoctorNamesGradientsAsTheFolderNamesItsTensors) {
+  const Folder folder;
+  const Arguments step{"doctor",   "gradients",   "--device",   "cpu", "--threads", "1",
+                       "--preset", "modern-124m", "--layers",   "2",   "--dim",     "32",
+                       "--heads",  "4",           "--kv-heads", "2",   "--vocab",   "64",
+                       "--dtype",  "fp32",        "--seq",      "16"};
+  const std::string own_file = folder / "own.safetensors",
+                    named_file = folder / "named.safetensors", model = folder / "model";
+  const Ran own = run(folder, step + Arguments{"--out", own_file});
+  ASSERT_EQ(own.status, 0) << own.err;
+  const Ran named = run(folder, step + Arguments{"--out", named_file, "--model-folder", model});
+  ASSERT_EQ(named.status, 0) << named.err;
+  const Safetensors a(own_file), b(named_file);
+  const auto bytes = [](const Safetensors& file, const std::string& name) {
+    const Bytes found = file.tensors().at(name).bytes;
+    return std::string(reinterpret_cast<const char*>(found.data()), found.size());
+  };
+  std::string joined;
+  for (const char* part : {"q", "k", "v"})
+    joined += bytes(b, fmt::format("grad/model.layers.1.self_attn.{}_proj.weight", part));
+  EXPECT_EQ(joined, bytes(a, "grad/blocks.1.attn.qkv.weight"));
+  EXPECT_NE(joined.find_first_not_of('\0'), std::string::npos);
+  const Ran told = run(folder, {"info", "--model", model});
+  EXPECT_EQ(told.status, 0) << told.err;
+  expect_error(run(folder, step + Arguments{"--position", "alibi", "--out", own_file,
+                                            "--model-folder", folder / "no"}),
+               2, "[--model-folder] Hugging Face has no layout for this model: ");
+  EXPECT_FALSE(std::filesystem::exists(folder / "no"));
 }
 
 TEST(Device, InfoDescribesTheOneItIsGiven) {
