@@ -261,11 +261,11 @@ std::string model_digest(const ModelSource& source) {
 }
 
 HeldModel hold_model(const ModelSource& source) {
-  const fs::path& path = source.path();
+  // An adapter finds its base, which its own run has marked.
+  const fs::path& path = source.adapter().empty() ? source.path() : source.adapter();
   if (!keep_for_others(path))
     say("hearth: {} cannot be written to: to continue the run it belongs to may delete it "
-        "(--keep), "
-        "and this run needs it\n",
+        "(--keep), and this run needs it\n",
         path.string());
   return {model_digest(source), path};
 }

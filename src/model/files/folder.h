@@ -55,8 +55,8 @@ ModelSource open_base(const std::filesystem::path& model, const LoraConfig&);
 std::string model_digest(const ModelSource&);
 // A model that a run reads again when it is resumed or used.
 struct HeldModel {
-  std::string digest;  // model_digest(); empty: there is no such model
-  std::filesystem::path path = {};
+  std::string digest;               // model_digest(); empty: there is no such model
+  std::filesystem::path path = {};  // for ModelSource::open(); for merged adapters their folder
 
   explicit operator bool() const { return !digest.empty(); }
   nlohmann::json json() const { return digest.empty() ? nlohmann::json() : nlohmann::json(digest); }
