@@ -120,8 +120,8 @@ TEST(LatentGeneration, BatchInvariantIsTheOtherForm) {
                                        more);
     EXPECT_EQ(r.status, 0) << r.err;
     std::vector<double> all;
-    for (const auto& token : nlohmann::json::parse(r.out)["logprobs"])
-      all.push_back(token["logprob"].get<double>());
+    const auto answer = nlohmann::json::parse(r.out);
+    for (const auto& token : answer["logprobs"]) all.push_back(token["logprob"].get<double>());
     return all;
   };
   const std::vector<double> absorbed = logprobs({}), expanded = logprobs({"--batch-invariant"});
