@@ -326,17 +326,17 @@ std::optional<fs::path> checkpoint_to_resume(const fs::path& parent,
   for (const auto& [dir, reason, thinned] : found.skipped) {
     damaged += !thinned;
     if (warn)
-      warn(fmt::format("checkpoint {} {}; using the previous one", dir.filename().string(),
-                       thinned ? "keeps only the weights of the best step"
-                               : fmt::format("is damaged ({})", reason)));
+      warn(
+          fmt::format("checkpoint {} {}; using the previous one", dir.filename().string(),
+                      thinned ? "keeps only its weights" : fmt::format("is damaged ({})", reason)));
   }
   if (found.dir || found.skipped.empty()) return std::move(found.dir);
   if (damaged == found.skipped.size())
     fail(parent.string(), "expected a valid checkpoint to resume from, got {} damaged ones",
          damaged);
   fail(parent.string(),
-       "expected a valid checkpoint to resume from, got {} damaged ones and {} that keep only the "
-       "weights of the best step",
+       "expected a valid checkpoint to resume from, got {} damaged ones and {} that keep only "
+       "their weights",
        damaged, found.skipped.size() - damaged);
 }
 

@@ -415,7 +415,7 @@ TEST(CheckpointSaver, ALargeOptimizerStateIsCutIntoShards) {
   EXPECT_EQ(names_in(best / "state"), 1) << "trainer.json";
   ModelSource::open(best).load(back.params);
   expect_error(error_of([&] { load_model_checkpoint(best, m.config, back.params); }),
-               "this checkpoint keeps only the weights of the best step");
+               "this checkpoint keeps only its weights, so a run cannot go on from it");
 }
 
 }  // namespace

@@ -268,15 +268,13 @@ TEST(IoCheckpoint, ARunNeverGoesOnFromWeightsAlone) {
   flip_bit(dir / step_name(4) / "state/optimizer.bin", 7);
   EXPECT_EQ(checkpoint_to_resume(dir.path(), warn), dir / step_name(2));
   ASSERT_EQ(said.size(), 2u);
-  EXPECT_EQ(
-      said[1],
-      "checkpoint step-00000003 keeps only the weights of the best step; using the previous one");
+  EXPECT_EQ(said[1], "checkpoint step-00000003 keeps only its weights; using the previous one");
   EXPECT_EQ(find_newest_valid(dir.path(), CheckpointFiles::model).dir, dir / step_name(4));
   flip_bit(dir / step_name(2) / "state/optimizer.bin", 7);
   expect_error(
       error_of([&] { checkpoint_to_resume(dir.path(), {}); }),
       "expected a valid checkpoint to resume from, got 2 damaged ones and 2 that keep only "
-      "the weights of the best step");
+      "their weights");
 }
 
 TEST(IoCheckpoint, RemovesThoseAfterAStep) {

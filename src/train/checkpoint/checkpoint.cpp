@@ -79,8 +79,7 @@ json load_model_checkpoint(const fs::path& dir, const ModelConfig& model, ParamS
   const json j = read_json(file);
   trainer_fields(j, file.string());
   if (has_dropped_files(dir))
-    fail(dir.string(),
-         "this checkpoint keeps only the weights of the best step, so a run cannot go on from it");
+    fail(dir.string(), "this checkpoint keeps only its weights, so a run cannot go on from it");
   if (const LoraSpec& lora = model.lora; lora) {
     const AdapterSource adapter = AdapterSource::open(dir, model);
     if (adapter.spec().rank != lora.rank || adapter.spec().alpha != lora.alpha)
