@@ -360,10 +360,12 @@ void clean_stale(const fs::path& parent) {
   }
 }
 
-bool keep_for_others(const fs::path& checkpoint) {
+bool keep_for_others(const fs::path& path) {
+  std::error_code failed;
+  const fs::path checkpoint = fs::canonical(path, failed);  // of a link such as `latest`
   const bool of_run = checkpoint.parent_path().filename() == "checkpoints" &&
                       parse_step_name(checkpoint.filename().string());
-  if (!of_run || fs::exists(checkpoint / kept_mark)) return true;
+  if (!of_run || fs::exists(checkpoint / kept_mark, failed)) return true;
   const int fd =
       open((checkpoint / kept_mark).c_str(), O_CREAT | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return false;

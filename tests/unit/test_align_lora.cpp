@@ -170,5 +170,29 @@ TEST(AlignLora, ABaseIsKnownAgain) {
                "expected the model that the run began from");
 }
 
+// The base goes on while the run that began from it is stopped.
+TEST(AlignLora, TheCheckpointOfABaseIsFoundAgain) {
+  namespace fs = std::filesystem;
+  const TempDir dir;
+  const fs::path base = dir / "base", run = dir / "run";
+  const fs::path began = base / "checkpoints/step-00000001",
+                 later = base / "checkpoints/step-00000002";
+  make_dirs(began), make_dirs(later), make_dirs(run / "latest/state");
+  fs::create_directory_symlink("checkpoints/step-00000002", base / "latest");
+  EXPECT_EQ(base_in_run(run, base), base) << "a new run";
+  const auto note = [&](std::string_view text) {
+    write_file_atomic(run / "latest/state/trainer.json", text);
+  };
+  note(R"({"base_path": "../base/checkpoints/step-00000001"})");
+  const fs::path found = fs::canonical(began);
+  EXPECT_EQ(base_in_run(run, base), found);
+  EXPECT_EQ(base_in_run(run, base / "latest"), found);
+  EXPECT_EQ(base_in_run(run, base / "latest" / ""), found);
+  EXPECT_EQ(base_in_run(run, later), later) << "another checkpoint, by its own name";
+  EXPECT_EQ(base_in_run(run, dir / "other"), dir / "other");
+  note("{ damaged");  // the run goes on from an earlier checkpoint
+  EXPECT_EQ(base_in_run(run, base), base);
+}
+
 }  // namespace
 }  // namespace hearth

@@ -208,10 +208,15 @@ TEST(IoCheckpoint, RotateKeepsWhatAnotherRunReads) {
   for (int64_t step = 1; step <= 5; ++step) save(parent, step);
   EXPECT_TRUE(keep_for_others(parent / step_name(2)));
   EXPECT_TRUE(keep_for_others(parent / step_name(2))) << "twice";
+  fs::create_directory_symlink(fs::path("checkpoints") / step_name(3), dir / "run/best");
+  EXPECT_TRUE(keep_for_others(dir / "run/best"));
+  EXPECT_TRUE(keep_for_others(parent / step_name(4) / "")) << "with a slash at its end";
   const auto spared = rotate_checkpoints(parent, 1, {});
-  EXPECT_EQ(spared, std::vector<fs::path>{parent / step_name(2)});
+  const std::vector<fs::path> others{parent / step_name(4), parent / step_name(3),
+                                     parent / step_name(2)};
+  EXPECT_EQ(spared, others);
   EXPECT_EQ(problem(parent / step_name(2)), "");
-  EXPECT_EQ(names_in(parent), 2);
+  EXPECT_EQ(names_in(parent), 4);
   // A folder that belongs to no run stays as it is.
   save(dir / "models", 1);
   EXPECT_TRUE(keep_for_others(dir / "models" / step_name(1)));

@@ -171,6 +171,16 @@ std::string how_to_get(const fs::path& path) {
   return {};
 }
 
+// The folder of the checkpoints of which `model` names one that changes while its run goes on: the
+// run itself, or its link `latest` or `best`. Empty: it names none.
+fs::path moving_checkpoints(const fs::path& model) {
+  std::error_code none;
+  if (fs::is_directory(model / "checkpoints", none)) return fs::canonical(model / "checkpoints");
+  const fs::path link = model.has_filename() ? model : model.parent_path();
+  const fs::path to = fs::is_symlink(link, none) ? fs::canonical(link, none) : fs::path();
+  return to.parent_path().filename() == "checkpoints" ? to.parent_path() : fs::path();
+}
+
 OpenedModel open_any(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (is_adapter_alone(path))
@@ -264,23 +274,25 @@ HeldModel hold_model(const ModelSource& source) {
   // An adapter finds its base, which its own run has marked.
   const fs::path& path = source.adapter().empty() ? source.path() : source.adapter();
   if (!keep_for_others(path))
-    say("hearth: {} cannot be written to: to continue the run it belongs to may delete it "
-        "(--keep), and this run needs it\n",
+    say("hearth: {} cannot be written to, so it is not marked as kept: if the run that it belongs "
+        "to goes on, that run may delete it (--keep), and this run needs it\n",
         path.string());
   return {model_digest(source), path};
 }
 
 fs::path base_in_run(const fs::path& run, const fs::path& model) {
   const fs::path file = run / "latest" / "state" / "trainer.json";
-  if (!fs::is_directory(model / "checkpoints") || !fs::exists(file)) return model;
-  const nlohmann::json noted = read_json(file);
+  const fs::path checkpoints = moving_checkpoints(model);
+  if (checkpoints.empty() || !fs::exists(file)) return model;
+  nlohmann::json noted;
+  try {
+    noted = read_json(file);
+  } catch (const Error&) { return model; }  // damaged: the run goes on from an earlier checkpoint
   if (!noted.is_object() || !noted.contains("base_path") || !noted["base_path"].is_string())
     return model;
   std::error_code none;
   const fs::path place = fs::weakly_canonical(run / noted["base_path"].get<std::string>(), none);
-  const bool of_model =
-      place.parent_path() == fs::weakly_canonical(model / "checkpoints", none) && fs::exists(place);
-  return of_model ? place : model;
+  return place.parent_path() == checkpoints && fs::exists(place) ? place : model;
 }
 
 fs::path find_base(const fs::path& adapter) {
