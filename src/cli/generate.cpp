@@ -202,6 +202,7 @@ void run_generate(const GenerateFlags& flags) {
                   .context = asked < 0 ? 0 : std::min(config.context, room),
                   .speculate = flags.speculation.guesses(),
                   .draft = flags.speculation.source(),
+                  .remedy = "provide more memory or use a smaller --max-tokens",
                   .cache = cache,
                   .exact = flags.batch_invariant,
                   .tokenizer = &tokenizer};
