@@ -147,9 +147,17 @@ void add_folder(std::vector<TensorToWrite>& to, const std::filesystem::path& dir
   }
 }
 
+// Who takes --model-folder for a model to read must not lose that model.
+void expect_no_model(const std::string& folder) {
+  namespace fs = std::filesystem;
+  if (!folder.empty() && fs::exists(folder) && !(fs::is_directory(folder) && fs::is_empty(folder)))
+    fail_usage("--model-folder", "expected a new or empty folder to write to, got {}", folder);
+}
+
 // Writes one step's tokens, weights, loss and gradients to a file that other programs can check.
 void run_gradients(const GradientFlags& g) {
   const DoctorFlags& f = g.at;
+  expect_no_model(g.folder);
   if (f.presets.size() != 1)
     fail_usage("--preset", "expected one preset, got {}", f.presets.size());
   const std::unique_ptr<Backend> backend = backend_of(f);

@@ -76,6 +76,8 @@ TEST(Device, DoctorNamesGradientsAsTheFolderNamesItsTensors) {
   EXPECT_NE(joined.find_first_not_of('\0'), std::string::npos);
   const Ran told = run(folder, {"info", "--model", model});
   EXPECT_EQ(told.status, 0) << told.err;
+  expect_error(run(folder, step + Arguments{"--out", named_file, "--model-folder", model}), 2,
+               "[--model-folder] expected a new or empty folder to write to, got " + model);
   expect_error(run(folder, step + Arguments{"--position", "alibi", "--out", own_file,
                                             "--model-folder", folder / "no"}),
                2, "[--model-folder] Hugging Face has no layout for this model: ");
@@ -106,7 +108,6 @@ TEST(Device, InfoDescribesTheOneItIsGiven) {
                "expected auto, cpu or cuda[:i], got \"gpu\"");
 }
 
-// Of every command that runs a model, in the same words.
 TEST(Device, MoreThreadsThanCoresAreSaidOnce) {
   const Folder folder;
   const int cores = usable_threads();
@@ -131,6 +132,7 @@ TEST(Device, MoreThreadsThanCoresAreSaidOnce) {
   }
 }
 
+// Of every command that runs a model, in the same words.
 TEST(Device, HalvesNeedACard) {
   const Folder folder;
   write_served_folder(folder / "model");
