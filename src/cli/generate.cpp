@@ -214,10 +214,7 @@ void run_generate(const GenerateFlags& flags) {
   say_if_stdin_is_ignored(flags);
   const std::string echoed = flags.echo ? text : "";
   const bool streams = !flags.common.json && request.n == 1 && request.beams == 1;
-  const auto stream = [](std::string_view piece) {
-    put_text(piece);
-    flush();
-  };
+  const auto stream = [](std::string_view piece) { put_text(piece), flush(); };
   if (streams) stream(echoed);
   const Clock::time_point start = Clock::now();
   const auto all = engine.run(std::vector{request}, [&](const TokenEvent& t) {
