@@ -55,11 +55,11 @@ FusedSteps::~FusedSteps() {
 void FusedSteps::hold(int64_t packets) {
   const int64_t bytes = packets * int64_t(sizeof(uint64_t));
   if (bytes <= bytes_) return;
-  check(cudaStreamSynchronize(stream_.handle), "waiting for the stream");
+  // Earlier steps keep the old ones if there is no memory for more.
+  void* const wires = stream_.memory.allocate(bytes, "the wires of fused steps");
+  cudaStreamSynchronize(stream_.handle);  // the old ones may still be in use
   if (wires_) stream_.memory.release(wires_, bytes_);
-  wires_ = nullptr, bytes_ = 0;
-  wires_ = static_cast<uint64_t*>(stream_.memory.allocate(bytes, "the wires of fused steps"));
-  bytes_ = bytes;
+  wires_ = static_cast<uint64_t*>(wires), bytes_ = bytes;
   check(cudaMemsetAsync(wires_, 0, size_t(bytes_), stream_.handle), "clearing memory");
 }
 
