@@ -69,8 +69,8 @@ inline std::vector<DecodeCase> decode_cases() {
   ModelConfig& wide = add("a wide row", decode_gpt2(), {20, 4});
   wide.layers = 1, wide.dim = 1096, wide.heads = 8, wide.head_dim = 8, wide.hidden = 40;
   wide.norm_bias = false;
-  ModelConfig& long_one = add("long context", decode_gpt2(), {700}, 768);
-  long_one.heads = 2, long_one.head_dim = 16;
+  ModelConfig& long_one = add("long context", decode_gpt2(), {1100}, 1152);
+  long_one.heads = 2, long_one.head_dim = 16, long_one.context = 1152;
   add("around a split", decode_llama(), {254, 255, 256, 383}, 512).head_dim = 16;
   ModelConfig& window = add("window over splits", decode_llama(), {600, 290}, 640);
   window.window = 300, window.window_pattern = "SL", window.head_dim = 16;

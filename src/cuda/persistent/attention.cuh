@@ -327,6 +327,7 @@ struct UnitWork {
 
   // Joins the splits of the unit's heads, in order.
   __device__ void join(uint32_t number) {
+    constexpr int at_once = 8;
     const int lines = u.heads * u.splits;
     for (int n = thread_index(); n < lines; n += compute_threads) {
       const uint64_t* const from = part(n / u.splits, n % u.splits) + f.D;
@@ -341,14 +342,19 @@ struct UnitWork {
       const float* const own = m.scores + 2 * h * u.splits;
       float top = -INFINITY, sum = 0, x = 0, y = 0;
       for (int j = 0; j < u.splits; ++j) top = fmaxf(top, own[2 * j]);
-      for (int j = 0; j < u.splits; ++j) {
-        const uint64_t* const from = part(h, j) + 2 * i;
-        Packets p = read_packets(from);
-        await_packets(p, from, number);
-        const float weight = expf(own[2 * j] - top);
-        sum = fmaf(weight, own[2 * j + 1], sum);
-        x = fmaf(weight, from_bits(uint32_t(p.first)), x);
-        y = fmaf(weight, from_bits(uint32_t(p.second)), y);
+      for (int first = 0; first < u.splits; first += at_once) {
+        Packets p[at_once];
+        receive(p, number, [&](int k) -> const uint64_t* {
+          return first + k < u.splits ? part(h, first + k) + 2 * i : nullptr;
+        });
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) {
+          if (first + k >= u.splits) break;
+          const float weight = expf(own[2 * (first + k)] - top);
+          sum = fmaf(weight, own[2 * (first + k) + 1], sum);
+          x = fmaf(weight, from_bits(uint32_t(p[k].first)), x);
+          y = fmaf(weight, from_bits(uint32_t(p[k].second)), y);
+        }
       }
       write_packet(result(h) + i, packet(pack_bf16(x / sum, y / sum), number));
     }

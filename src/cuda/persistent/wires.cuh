@@ -89,6 +89,27 @@ struct WarpShare {
   }
 };
 
+// Reads packets p[i] at the addresses at(i), except where that is null. Of those that were read too
+// early the first is polled, and only then all others are read again, at once: polling all of them
+// would load the L2 cache, and one after the other would cost a trip to it for each.
+template <int N, class At>
+__device__ __forceinline__ void receive(Packets (&p)[N], uint32_t number, const At& at) {
+  const auto missing = [&](int i) {
+    return at(i) && (uint32_t(p[i].first >> 32) != number || uint32_t(p[i].second >> 32) != number);
+  };
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (const uint64_t* const from = at(i)) p[i] = read_packets(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (!missing(i)) continue;
+    await_packets(p[i], at(i), number);
+#pragma unroll
+    for (int k = i + 1; k < N; ++k)
+      if (missing(k)) p[k] = read_packets(at(k));
+  }
+}
+
 // Copies the warp's part of a wire's row to `to` in shared memory. Returns what the lane's elements
 // add up to: the elements themselves, or for an RMS norm their squares.
 __device__ __forceinline__ float copy_rows(const Step& s, const Control& control, const Wire& wire,
@@ -112,16 +133,14 @@ __device__ __forceinline__ float copy_rows(const Step& s, const Control& control
   const int step = own.column(1) - own.column(0);
   for (int first = own.column(0); first < K; first += at_once * step) {
     Packets p[at_once];
+    receive(p, number, [&](int i) -> const uint64_t* {
+      const int column = first + i * step;
+      return column < K ? from + column / 2 : nullptr;
+    });
 #pragma unroll
     for (int i = 0; i < at_once; ++i)
-      if (const int column = first + i * step; column < K) p[i] = read_packets(from + column / 2);
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      const int column = first + i * step;
-      if (column >= K) break;
-      await_packets(p[i], from + column / 2, number);
-      put(column, {uint32_t(p[i].first), uint32_t(p[i].second)});
-    }
+      if (const int column = first + i * step; column < K)
+        put(column, {uint32_t(p[i].first), uint32_t(p[i].second)});
   }
   return sum;
 }
