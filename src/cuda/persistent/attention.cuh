@@ -379,9 +379,14 @@ __device__ __forceinline__ void run_units(const Step& s, const AttentionPhase& f
                                           const Control& control, float* memory, RingReader& ring,
                                           uint32_t number) {
   const Units units(s, f, control);
-  units.each([&](const Unit& u) { UnitWork<Heads>(s, f, u, ring, memory).run(number); });
+  bool joins = false;
+  units.each([&](const Unit& u) {
+    UnitWork<Heads>(s, f, u, ring, memory).run(number);
+    joins = joins || (u.splits > 1 && u.split == 0);
+  });
   // The block of the first split joins them all. It waits for splits of other blocks only after its
   // own are written, so no block waits for one that waits for it.
+  if (!joins) return;
   units.each([&](const Unit& u) {
     if (u.splits > 1 && u.split == 0) UnitWork<Heads>(s, f, u, ring, memory).join(number);
   });
