@@ -171,16 +171,22 @@ struct RowStatistics {
     if (thread_index() % 32 == 0)
       control.norm_sums[warp] = layer ? sum : 0, control.norm_squares[warp] = squares;
     sync_compute();
-    const int first = own.row * own.parts;
-    float total = 0, all = 0;
-    for (int i = 0; i < own.parts; ++i) total += control.norm_sums[first + i];
-    mean = total / float(f.K);
-    for (int i = 0; i < own.parts; ++i) {
-      const float n = float(own.columns_of(i));
-      const float away = layer && n > 0 ? control.norm_sums[first + i] / n - mean : 0;
-      all += control.norm_squares[first + i] + n * away * away;
-    }
-    inverse = rsqrtf(all / float(f.K) + f.eps);
+    // A lane for each part, and every eight lanes the same.
+    const int of_part = thread_index() % compute_warps, at = own.row * own.parts + of_part;
+    const bool has_part = of_part < own.parts;
+    const float n = has_part ? float(own.columns_of(of_part)) : 0;
+    const float part = has_part ? control.norm_sums[at] : 0;
+    mean = sum_of_parts(part) / float(f.K);
+    const float away = layer && n > 0 ? part / n - mean : 0;
+    const float own_squares = has_part ? control.norm_squares[at] + n * away * away : 0;
+    inverse = rsqrtf(sum_of_parts(own_squares) / float(f.K) + f.eps);
+  }
+
+ private:
+  __device__ static float sum_of_parts(float x) {
+#pragma unroll
+    for (int lanes = compute_warps / 2; lanes > 0; lanes /= 2) x += shuffle_xor(x, lanes);
+    return x;
   }
 };
 
