@@ -181,7 +181,7 @@ struct UnitWork {
     each_entry(u, [&](int first, int keys) {
       const unsigned char* const from = ring.take(uint32_t(keys * f.D * 2));
       for (int begin = group - group % (32 / lanes); begin < keys; begin += at_once * groups) {
-        float x[at_once][8] = {};
+        float x[at_once][8] = {}, sum[at_once][Heads] = {};
 #pragma unroll
         for (int n = 0; n < at_once; ++n)
           if (const int i = key_of(begin, n); i < keys && column < f.D)
@@ -189,14 +189,21 @@ struct UnitWork {
 #pragma unroll
         for (int n = 0; n < at_once; ++n)
 #pragma unroll
-          for (int h = 0; h < Heads; ++h) {
-            float sum = 0;
+          for (int h = 0; h < Heads; ++h)
 #pragma unroll
-            for (int k = 0; k < 8; ++k) sum = fmaf(q[h][k], x[n][k], sum);
-            for (int step = 1; step < lanes; step *= 2) sum += shuffle_xor(sum, step);
-            const int i = key_of(begin, n);
-            if (i < keys && h < u.heads) put_score(sum, h, first + i, lane % lanes == 0, top[h]);
-          }
+            for (int k = 0; k < 8; ++k) sum[n][h] = fmaf(q[h][k], x[n][k], sum[n][h]);
+        // All sums take each step together, because a shuffle takes long.
+        for (int step = 1; step < lanes; step *= 2)
+#pragma unroll
+          for (int n = 0; n < at_once; ++n)
+#pragma unroll
+            for (int h = 0; h < Heads; ++h) sum[n][h] += shuffle_xor(sum[n][h], step);
+#pragma unroll
+        for (int n = 0; n < at_once; ++n)
+#pragma unroll
+          for (int h = 0; h < Heads; ++h)
+            if (const int i = key_of(begin, n); i < keys && h < u.heads)
+              put_score(sum[n][h], h, first + i, lane % lanes == 0, top[h]);
       }
       ring.release();
     });
