@@ -61,6 +61,16 @@ struct RawHead {
     }
   }
 
+  // Waits for packet i. Later ones that were read too early are then read again at once.
+  __device__ void await(int i, uint32_t number) {
+    if (uint32_t(packets[i] >> 32) == number) return;
+    await_packet(packets[i], from + pair(i), number);
+#pragma unroll
+    for (int k = 1; k < most; ++k)
+      if (k > i && pair(k) < f.D / 2 && uint32_t(packets[k] >> 32) != number)
+        packets[k] = read_packet(from + pair(k));
+  }
+
   __device__ void rotate(float* x) const {
     if (!turns) return;
     const int half = f.rotary / 2;
@@ -82,7 +92,7 @@ struct RawHead {
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       if (pair(i) >= f.D / 2) break;
-      await_packet(packets[i], from + pair(i), number);
+      await(i, number);
       x[2 * pair(i)] = low(uint32_t(packets[i])), x[2 * pair(i) + 1] = high(uint32_t(packets[i]));
     }
     if (f.norm != QkNorm::before_rope) rotate(x);
