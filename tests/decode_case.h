@@ -71,6 +71,8 @@ inline std::vector<DecodeCase> decode_cases() {
   wide.norm_bias = false;
   ModelConfig& long_one = add("long context", decode_gpt2(), {1100}, 1152);
   long_one.heads = 2, long_one.head_dim = 16, long_one.context = 1152;
+  ModelConfig& broad = add("wide heads", decode_llama(), {70, 20});
+  broad.heads = 3, broad.kv_heads = 1, broad.head_dim = 200, broad.qk_norm = QkNorm::before_rope;
   add("around a split", decode_llama(), {254, 255, 256, 383}, 512).head_dim = 16;
   ModelConfig& window = add("window over splits", decode_llama(), {600, 290}, 640);
   window.window = 300, window.window_pattern = "SL", window.head_dim = 16;
