@@ -11,6 +11,7 @@
 #include "served_folder.h"
 #include "sys/error.h"
 #include "train/logprob_programs.h"
+#include "unit/example_text.h"
 #include "unit/infer_model.h"
 #include "unit/message_of.h"
 #include "unit/test_io_support.h"
@@ -26,13 +27,6 @@ ExampleEncoder encoder(int64_t max_length = 200) {
 
 Example example(const char* row, int64_t max_length = 200) {
   return encoder(max_length).example(ordered_json::parse(row), "row");
-}
-
-std::string text_where(const Example& e, bool learned) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < e.tokens.size(); ++i)
-    if (e.learned[i] == learned) ids.push_back(e.tokens[i]);
-  return served_tokenizer().decode(ids);
 }
 
 TEST(AlignData, CompletionIsLearnedAndEndsInEos) {

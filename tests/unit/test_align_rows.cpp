@@ -7,6 +7,7 @@
 #include "data/examples/examples.h"
 #include "data/examples/prompts.h"
 #include "served_folder.h"
+#include "unit/example_text.h"
 #include "unit/message_of.h"
 #include "unit/test_io_support.h"
 
@@ -163,26 +164,19 @@ Example called(const char* row) {
       .example(ordered_json::parse(row), "row");
 }
 
-std::string text_of(const Example& e, bool learned) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < e.tokens.size(); ++i)
-    if (e.learned[i] == learned) ids.push_back(e.tokens[i]);
-  return served_tokenizer().decode(ids);
-}
-
 TEST(AlignRows, CallsReachTheTemplateAsTheServerGivesThem) {
   const Example e = called(R"({"messages": [{"role": "user", "content": "a"},
     {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function",
       "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
     {"role": "tool", "tool_call_id": "1", "content": "b"},
     {"role": "assistant", "content": "c", "tool_calls": null}]})");
-  EXPECT_EQ(text_of(e, true), "f({\"x\": 1})<|end|>c<|end|>");
-  EXPECT_EQ(text_of(e, false), "<|user|>a<|end|><|assistant|><|tool|>b<|end|><|assistant|>");
+  EXPECT_EQ(text_where(e, true), "f({\"x\": 1})<|end|>c<|end|>");
+  EXPECT_EQ(text_where(e, false), "<|user|>a<|end|><|assistant|><|tool|>b<|end|><|assistant|>");
   EXPECT_FALSE(e.empty);
   // Arguments may be an object, and a call may lack its wrapper.
   const Example bare = called(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [
     {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"x": 1}}]}]})");
-  EXPECT_EQ(text_of(bare, true), "f({\"x\": 1})<|end|>");
+  EXPECT_EQ(text_where(bare, true), "f({\"x\": 1})<|end|>");
   const auto refused = [](const std::string& call) {
     const std::string row =
         R"({"messages": [{"role": "assistant", "tool_calls": [)" + call + "]}]}";
@@ -216,10 +210,11 @@ TEST(AlignRows, ToolsReachTheTemplate) {
         "\"prompt\": " + asked + ", \"completion\": " + said,
         R"("instruction": "a", "output": "b")"s}) {
     const Example e = called(("{" + tools + row + "}").c_str());
-    EXPECT_EQ(text_of(e, false), shown + turn) << row;
-    EXPECT_EQ(text_of(e, true), "b<|end|>") << row;
+    EXPECT_EQ(text_where(e, false), shown + turn) << row;
+    EXPECT_EQ(text_where(e, true), "b<|end|>") << row;
     for (const char* none : {"null", "[]"})
-      EXPECT_EQ(text_of(called(("{\"tools\": "s + none + ", " + row + "}").c_str()), false), turn);
+      EXPECT_EQ(text_where(called(("{\"tools\": "s + none + ", " + row + "}").c_str()), false),
+                turn);
     EXPECT_EQ(example_error(("{" + tools + row + "}").c_str()),
               "[row] the chat template has no place for \"tools\": use a model whose template has "
               "one, or remove them");
@@ -244,7 +239,7 @@ TEST(AlignRows, AnswersWithWeightZeroAreNotLearned) {
            second + "}]}";
   };
   const auto learned = [&](const std::string& first, const std::string& second) {
-    return text_of(example(weighted(first, second).c_str()), true);
+    return text_where(example(weighted(first, second).c_str()), true);
   };
   const std::string zero = ", \"weight\": 0", one = ", \"weight\": 1", null = ", \"weight\": null";
   EXPECT_EQ(learned("", ""), "b<|end|>d<|end|>");
@@ -257,9 +252,9 @@ TEST(AlignRows, AnswersWithWeightZeroAreNotLearned) {
        {std::pair("0.5", "0.5"), {"2", "2"}, {"\"0\"", "\"0\""}, {"false", "boolean"}})
     EXPECT_EQ(example_error(weighted("", ", \"weight\": "s + value).c_str()),
               "[row] expected a weight of 0 or 1 in messages[3], got "s + got);
-  EXPECT_EQ(text_of(example(R"({"conversations": [{"from": "human", "value": "a"},
+  EXPECT_EQ(text_where(example(R"({"conversations": [{"from": "human", "value": "a"},
     {"from": "gpt", "value": "b", "weight": 0}, {"from": "gpt", "value": "c"}]})"),
-                    true),
+                       true),
             "c<|end|>");
   EXPECT_EQ(example_error(R"({"prompt": [{"role": "user", "content": "a"}],
     "completion": [{"role": "assistant", "content": "b", "weight": 0}]})"),
@@ -284,7 +279,7 @@ TEST(AlignRows, AFinalAnswerWithWeightZeroGetsNoEnd) {
                         .example(ordered_json::parse(R"({"messages": [
     {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]})"),
                                  "row");
-  EXPECT_EQ(text_of(e, true), "a");
+  EXPECT_EQ(text_where(e, true), "a");
   EXPECT_EQ(std::ranges::count(e.tokens, served_eos), 0);
 }
 
