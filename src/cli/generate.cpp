@@ -109,6 +109,11 @@ ordered_json to_json(const std::vector<Completion>& all, const GenerateFlags& fl
   return j;
 }
 
+void put_now(std::string_view piece) {
+  put_text(piece);
+  flush();
+}
+
 void print_text(const std::vector<Completion>& all, const std::string& echoed) {
   for (size_t i = 0; i < all.size(); ++i) {
     if (all.size() > 1) put(fmt::format("--- {} of {} ---\n", i + 1, all.size()));
@@ -214,11 +219,10 @@ void run_generate(const GenerateFlags& flags) {
   say_if_stdin_is_ignored(flags);
   const std::string echoed = flags.echo ? text : "";
   const bool streams = !flags.common.json && request.n == 1 && request.beams == 1;
-  const auto stream = [](std::string_view piece) { put_text(piece), flush(); };
-  if (streams) stream(echoed);
+  if (streams) put_now(echoed);
   const Clock::time_point start = Clock::now();
   const auto all = engine.run(std::vector{request}, [&](const TokenEvent& t) {
-    if (streams) stream(t.text);
+    if (streams) put_now(t.text);
     return true;
   })[0];
   const double seconds = seconds_since(start);
