@@ -274,8 +274,8 @@ HeldModel hold_model(const ModelSource& source) {
   // An adapter finds its base, which its own run has marked.
   const fs::path& path = source.adapter().empty() ? source.path() : source.adapter();
   if (!keep_for_others(path))
-    say("hearth: {} cannot be written to, so it is not marked as kept: if the run that it belongs "
-        "to goes on, that run may delete it (--keep), and this run needs it\n",
+    say("hearth: {} cannot be marked as kept, because it cannot be written to: continuing its run "
+        "may delete it (--keep), and this run needs it\n",
         path.string());
   return {model_digest(source), path};
 }
