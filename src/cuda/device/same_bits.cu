@@ -13,22 +13,55 @@ __device__ float random_number(uint32_t seed, int64_t at) {
   return float(int32_t(uint32_t(x))) * 0x1p-31f;
 }
 
-template <class T>
-__global__ void fill_rows(T* to, int64_t count, int width, uint32_t seed, float scale, float sign,
-                          bool twice) {
+// The number at a place of a matrix, by its row, its column and the width of the matrix.
+struct Random {
+  uint32_t seed;
+  float scale;
+  __device__ float operator()(int64_t row, int column, int width) const {
+    return scale * random_number(seed, row * width + column);
+  }
+};
+
+struct Cancelling {
+  uint32_t seed;
+  float sign;
+  __device__ float operator()(int64_t row, int column, int width) const {
+    const int half = width / 2;
+    if (column >= 2 * half) return 0;
+    const bool second = column >= half;
+    return (second ? sign : 1) * random_number(seed, row * width + column - (second ? half : 0));
+  }
+};
+
+struct FirstColumn {
+  uint32_t seed;
+  float scale;
+  __device__ float operator()(int64_t row, int column, int) const {
+    return column ? 0 : seed ? scale * random_number(seed, row) : scale;
+  }
+};
+
+struct Columns {
+  uint32_t seed;
+  float scale;
+  __device__ float operator()(int64_t, int column, int) const {
+    return scale * random_number(seed, column);
+  }
+};
+
+template <class T, class F>
+__global__ void fill_rows(T* to, int64_t count, int width, F number) {
   const int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= count) return;
-  const int half = width / 2, column = int(at % width);
-  const bool second = twice && column >= half, odd = twice && column >= 2 * half;
-  const float x = random_number(seed, at - (second ? half : 0));
-  const float out[1] = {odd ? 0 : second ? sign * x : scale * x};
+  const float out[1] = {number(at / width, int(at % width), width)};
   store_rounded(to + at, out);
 }
 
-void fill(CudaStream& s, const Tensor& t, uint32_t seed, float scale, float sign, bool twice) {
+template <class F>
+void fill(CudaStream& s, const Tensor& t, F number) {
   by_dtype("fill", t, [&]<class T>(T*) {
-    fill_rows<T><<<unsigned(ceil_div(t.numel(), 256)), 256, 0, s.handle>>>(
-        as<T>(t), t.numel(), int(t.cols()), seed, scale, sign, twice);
+    fill_rows<T><<<unsigned(ceil_div(t.numel(), 256)), 256, 0, s.handle>>>(as<T>(t), t.numel(),
+                                                                           int(t.cols()), number);
   });
   check_launch("fill");
 }
@@ -42,11 +75,38 @@ __global__ void find_differences(uint32_t* found, const uint16_t* a, const uint1
 }  // namespace
 
 void fill_random(CudaStream& s, Tensor t, uint32_t seed, float scale) {
-  fill(s, t, seed, scale, 1, false);
+  fill(s, t, Random{seed, scale});
 }
 
 void fill_cancelling(CudaStream& s, Tensor t, uint32_t seed, float sign) {
-  fill(s, t, seed, 1, sign, true);
+  fill(s, t, Cancelling{seed, sign});
+}
+
+void fill_first_column(CudaStream& s, Tensor t, uint32_t seed, float scale) {
+  fill(s, t, FirstColumn{seed, scale});
+}
+
+void fill_columns(CudaStream& s, Tensor t, uint32_t seed, float scale) {
+  fill(s, t, Columns{seed, scale});
+}
+
+// The sizes suit bf16 and fp16.
+void fill_addends(CudaStream& s, Addends which, const AddendTensors& to) {
+  if (which == Addends::first) {
+    // prior = -bias, 2^15 times u. Added to one of them, a product of at most 2^-4 is rounded to a
+    // few bits.
+    fill_first_column(s, to.a, 1, 0x1p-2f);
+    fill_first_column(s, to.b, 2, 0x1p-2f);
+    fill_columns(s, to.bias, 3, 0x1p15f);
+    fill_columns(s, to.prior, 3, -0x1p15f);
+  } else {
+    // product = -bias, 2^8 times u. Added to one of them, a prior of at most 2^-12 is rounded to a
+    // few bits.
+    fill_first_column(s, to.a, 0, 1);
+    fill_first_column(s, to.b, 3, 0x1p8f);
+    fill_columns(s, to.bias, 3, -0x1p8f);
+    fill_random(s, to.prior, 4, 0x1p-12f);
+  }
 }
 
 Differences::Differences(CudaStream& s)

@@ -12,7 +12,8 @@ std::string measure_name(const GemmProducts&, const GemmCall&);
 
 // For a product of the forward pass. Returns the fastest proposal of cuBLASLt whose rows equal
 // those of a product of 1024 rows by the library's first proposal for that size. They are compared
-// on random data whose products cancel, so that only the order of the additions remains.
+// on random data whose products cancel, so that only the order of the additions remains, and on
+// data that shows in which order bias and prior are added.
 GemmChoice tune_invariant(GemmProducts&, const GemmCall&);
 
 }  // namespace hearth::cuda
