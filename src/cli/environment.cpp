@@ -17,8 +17,7 @@ constexpr std::string_view prefix = "HEARTH_";
 
 // Variables that are not flags (docs/commands.md, "Environment variables").
 constexpr std::string_view other_variables[] = {
-    "ISA",  "PIN",        "CACHE",  "GRAPH",    "DEPENDENT_LAUNCH",
-    "SOME", "PERSISTENT", "HOPPER", "RACECHECK"};
+    "ISA", "PIN", "CACHE", "GRAPH", "DEPENDENT_LAUNCH", "SOME", "HOPPER", "RACECHECK"};
 
 // Beginnings of the variables that the build, its scripts and the tests read. Those often run the
 // program in their own environment.

@@ -138,11 +138,6 @@ class Backend {
   virtual std::string refuses_cache(DType /*weights*/, const CacheLayout&) const { return {}; }
   // Records the launches of `launch` for replay as one; absent if the backend would gain nothing.
   virtual std::unique_ptr<Replay> capture(const std::function<void()>& /*launch*/) { return {}; }
-  // Makes one kernel of a program's launches, where the backend has such a kernel: `launch` makes
-  // the calls on the table and stream that it gets, which note them and compute nothing. Absent:
-  // the program runs node by node. The kernel may already have run once when this returns.
-  using LaunchOn = std::function<void(const Kernels&, Stream&)>;
-  virtual std::unique_ptr<Replay> fuse(const LaunchOn& /*launch*/) { return {}; }
 };
 
 // A transfer that is complete when begin() returns, for devices that do not run asynchronously.

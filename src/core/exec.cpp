@@ -202,12 +202,11 @@ void Exec::run(Profile* profile) {
 void Exec::run_part(size_t part) {
   bind();
   Stretch& p = parts_[part];
-  if (p.runs == 0 && fusible(p)) fuse(p);
   // The first run goes node by node: kernels choose their algorithms and grow their scratch. A part
   // that starts on another stream is never captured: a graph starts only when everything before it
   // on StreamKind::compute has finished, and the other stream need not wait that long.
   const bool captures = p.begin < p.end && calls_[p.begin].node->stream == StreamKind::compute;
-  if (++p.runs == 2 && captures && !p.fused)
+  if (++p.runs == 2 && captures)
     p.replay = memory_.backend.capture([&] {
       // A side stream takes part in the capture only after it has waited for the captured stream.
       for (const StreamKind s : p.side_streams) memory_.backend.order(StreamKind::compute, s);
@@ -216,27 +215,6 @@ void Exec::run_part(size_t part) {
   p.replay ? p.replay->run() : launch(p);
   // The next run's copies on the side streams may overwrite what this run reads.
   for (const StreamKind stream : p.side_streams) memory_.backend.order(StreamKind::compute, stream);
-}
-
-bool Exec::fused() const { return std::ranges::any_of(parts_, &Stretch::fused); }
-
-// A backend learns of launches alone: neither a copy nor an order between streams would be noted.
-bool Exec::fusible(const Stretch& p) const {
-  const auto plain = [](const Call& c) {
-    return c.node->op->launch && !c.node->op->copies && c.waits_for.empty() &&
-           c.node->stream == StreamKind::compute;
-  };
-  return p.begin < p.end && p.side_streams.empty() &&
-         std::all_of(calls_.begin() + ptrdiff_t(p.begin), calls_.begin() + ptrdiff_t(p.end), plain);
-}
-
-// Before the first run, so that all runs have the same bits.
-void Exec::fuse(Stretch& p) {
-  p.replay = memory_.backend.fuse([&](const Kernels& kernels, Stream& stream) {
-    for (size_t i = p.begin; i < p.end; ++i)
-      calls_[i].node->op->launch(kernels, stream, calls_[i].in, calls_[i].out);
-  });
-  p.fused = bool(p.replay);
 }
 
 size_t Exec::parts() {

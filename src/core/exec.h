@@ -42,8 +42,6 @@ class Exec {
   // Nothing else may run on this memory between the parts of one replay.
   void run_part(size_t part);
   size_t parts();
-  // Whether a part that has run is one kernel of the backend's: see Backend::fuse().
-  bool fused() const;
 
   // The memory of a value. That of a temporary holds whatever the last node to use its place wrote.
   Tensor operator[](Var v);
@@ -73,14 +71,11 @@ class Exec {
     size_t begin = 0, end = 0;  // of calls_
     int64_t runs = 0;           // since it was bound
     std::unique_ptr<Replay> replay = {};
-    bool fused = false;
     std::vector<StreamKind> side_streams = {};  // streams it uses besides compute
   };
   void bind();
   void bind_anew();
   void order_streams(Stretch&);
-  bool fusible(const Stretch&) const;
-  void fuse(Stretch&);
   void launch(const Call&);
   Tensor quantised(const Node&, int input) const;
   void check_weights(const Node&) const;

@@ -22,7 +22,6 @@
 #include "cuda/gemm/gemm_hopper.h"
 #include "cuda/gemm/gemm_quantised.h"
 #include "cuda/kernels.h"
-#include "cuda/persistent/fused_steps.h"
 #include "sys/error.h"
 #include "sys/terminal.h"
 
@@ -56,11 +55,6 @@ bool turned_off(const char* variable) {
   return v && std::strcmp(v, "0") == 0;
 }
 
-bool turned_on(const char* variable, bool otherwise) {
-  const char* v = std::getenv(variable);
-  return v ? std::strcmp(v, "1") == 0 : otherwise;
-}
-
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const CudaSpec& spec, const CudaCard& card)
@@ -87,9 +81,6 @@ class CudaBackend final : public Backend {
     graphs_ = spec.graphs && !turned_off("HEARTH_GRAPH");
     gemms_ = std::make_unique<Gemms>(stream_, GemmsSpec{.tf32 = spec.tf32, .card = card.name});
     stream_.gemms = gemms_.get();
-    if (turned_on("HEARTH_PERSISTENT", spec.persistent) && stream_.hopper_kernels &&
-        stream_.card.hopper() && !spec.batch_invariant)
-      fused_ = std::make_unique<persistent::FusedSteps>(stream_);
     device_bytes_ = spec.memory_limit ? spec.memory_limit : card.memory_bytes;
   }
   ~CudaBackend() override {
@@ -100,9 +91,7 @@ class CudaBackend final : public Backend {
   Stream& stream() override { return stream_; }
   std::string describe() const override {
     return fmt::format("cuda:{} {}{}", stream_.card.index, name_,
-                       spec_.batch_invariant ? ", batch-invariant"
-                       : fused_              ? ", persistent decoding"
-                                             : "");
+                       spec_.batch_invariant ? ", batch-invariant" : "");
   }
   void enter_thread() override { check(cudaSetDevice(spec_.card), "choosing the card"); }
 
@@ -199,9 +188,6 @@ class CudaBackend final : public Backend {
     stream_.captured();
     return graph;
   }
-  std::unique_ptr<Replay> fuse(const LaunchOn& launch) override {
-    return fused_ ? fused_->fuse(launch) : nullptr;
-  }
   MemoryUse memory_use() const override { return {memory_.used_bytes(), memory_.peak_bytes()}; }
   std::optional<DeviceState> device_state() override { return nvml_.state(); }
 
@@ -223,7 +209,6 @@ class CudaBackend final : public Backend {
   std::array<Mark, 3> orders_;  // by stream: the point up to which another stream waits for it
   CudaStream stream_;
   std::unique_ptr<Gemms> gemms_;
-  std::unique_ptr<persistent::FusedSteps> fused_;  // null: turned off
   Nvml nvml_;
   bool graphs_ = true;
   int64_t device_bytes_ = 0;

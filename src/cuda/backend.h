@@ -44,9 +44,6 @@ struct CudaSpec {
   // A row of a forward pass has the same bits in any batch, and decoding over a cache gives the
   // bits of training. Needs a 16-bit dtype and a plain cache.
   bool batch_invariant = false;
-  // Decode steps of up to 8 rows run as one kernel (cuda/persistent); HEARTH_PERSISTENT=1 turns it
-  // on and 0 off. Hopper only, and not in batch-invariant mode.
-  bool persistent = false;
   int64_t shared_limit = 0;  // upper limit on a block's shared memory; 0: the GPU's
   int64_t memory_limit = 0;  // upper limit on the GPU's memory; 0: all of it
 };

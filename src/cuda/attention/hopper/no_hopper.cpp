@@ -4,7 +4,6 @@
 #include "cuda/gemm/gemm_hopper.h"
 #include "cuda/gemm/gemm_rows64.h"
 #include "cuda/gemm/gemm_stream.h"
-#include "cuda/persistent/step.h"
 #include "sys/error.h"
 
 namespace hearth::cuda {
@@ -43,14 +42,6 @@ void gemm_rows64(CudaStream&, const GemmArgs&) { fail("cuda", "expected no call 
 bool norm_gemm_rows64_takes(const CudaStream&, int64_t, int64_t, int64_t, DType) { return false; }
 void norm_gemm_rows64(CudaStream&, const NormGemmArgs&) {
   fail("cuda", "expected no call of norm_gemm_rows64");
-}
-
-int64_t persistent::control_bytes() { return 0; }
-std::string persistent::prepare_step(const CudaStream&, int64_t) {
-  return "this build has no kernels for Hopper";
-}
-cudaError_t persistent::launch_step(const CudaStream&, const Step&) {
-  return cudaErrorNotSupported;
 }
 
 }  // namespace hearth::cuda
