@@ -55,6 +55,8 @@ add parity.a.mjs "$(script 'needs npm packages a b')"
 expect 0 '^skipped: 3 of 4 tests$' "no card and no oracle" --plain
 expect 0 '^  2 needs a card: no driver (Cuda.One, Cuda.Two)$' "the names by reason"
 expect 0 '^  1 needs npm packages a b (parity.a.mjs)$' "the names by reason"
+add Unit.X "$(gtest 'needs SHA-256 instructions')"
+expect 0 '^  1 needs SHA-256 instructions (Unit.X)$' "an instruction that the processor lacks" --plain
 echo 'GPU 0: a card' >"$scratch/cards"
 expect 1 'NOT ALLOWED: needs a card' "a card that is there"
 reset
