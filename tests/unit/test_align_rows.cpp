@@ -212,15 +212,23 @@ TEST(AlignRows, ToolsReachTheTemplate) {
     const Example e = called(("{" + tools + row + "}").c_str());
     EXPECT_EQ(text_where(e, false), shown + turn) << row;
     EXPECT_EQ(text_where(e, true), "b<|end|>") << row;
-    for (const char* none : {"null", "[]"})
+    const std::string text = nlohmann::json(tools.substr(9, tools.size() - 11)).dump();
+    EXPECT_EQ(text_where(called(("{\"tools\": " + text + ", " + row + "}").c_str()), false),
+              shown + turn)
+        << "as JSON text";
+    for (const char* none : {"null", "[]", R"("")", R"("[]")"})
       EXPECT_EQ(text_where(called(("{\"tools\": "s + none + ", " + row + "}").c_str()), false),
                 turn);
     EXPECT_EQ(example_error(("{" + tools + row + "}").c_str()),
               "[row] the chat template has no place for \"tools\": use a model whose template has "
               "one, or remove them");
   }
-  EXPECT_EQ(example_error(R"({"tools": "f", "instruction": "a", "output": "b"})"),
-            "[row] expected a list in \"tools\", got string");
+  EXPECT_EQ(example_error(R"({"tools": {}, "instruction": "a", "output": "b"})"),
+            "[row] expected a list or its JSON text in \"tools\", got object");
+  EXPECT_EQ(example_error(R"({"tools": "3", "instruction": "a", "output": "b"})"),
+            "[row] expected a list or its JSON text in \"tools\", got number");
+  EXPECT_TRUE(example_error(R"({"tools": "f", "instruction": "a", "output": "b"})")
+                  .starts_with("[row] [tools"));
   EXPECT_EQ(example_error(R"({"tools": ["f"], "instruction": "a", "output": "b"})"),
             "[row] expected objects in \"tools\", got string");
   // Prompts are encoded as in SFT.

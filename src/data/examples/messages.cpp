@@ -51,11 +51,19 @@ std::string content_text(const ordered_json& content, const std::string& path,
   return text;
 }
 
+// A value that a row may also give as its JSON text, as data sets in tables do.
+ordered_json parsed_text(const ordered_json& given, const std::string& path,
+                         const std::string& where) {
+  constexpr size_t most_depth = 32;
+  if (!given.is_string()) return given;
+  const std::string& text = given.get_ref<const std::string&>();
+  return in_row(where, [&] { return parse_ordered_json(text, path, {.max_depth = most_depth}); });
+}
+
 // A call as the server gives it to templates: its arguments are JSON, not text. A call without the
 // object "function" around its name and arguments gets one.
 ordered_json call_value(const ordered_json& call, const std::string& path,
                         const std::string& where) {
-  constexpr size_t most_depth = 32;
   const ordered_json* wrapped = member(call, "function");
   const ordered_json& function = wrapped ? *wrapped : call;
   const ordered_json *id = member(call, "id"), *name = member(function, "name"),
@@ -65,10 +73,7 @@ ordered_json call_value(const ordered_json& call, const std::string& path,
   ordered_json arguments = given ? *given : ordered_json::object();
   if (arguments == "") arguments = ordered_json::object();
   if (arguments.is_string())
-    arguments = in_row(where, [&] {
-      return parse_ordered_json(arguments.get<std::string>(), path + ".arguments",
-                                {.max_depth = most_depth});
-    });
+    arguments = parsed_text(arguments, path + ".arguments", where);
   else if (!arguments.is_object())
     fail(where, "expected arguments as an object or its JSON text in {}, got {}", path,
          arguments.type_name());
@@ -159,13 +164,15 @@ std::vector<size_t> take_unlearned(ordered_json& messages) {
 }
 
 ordered_json tool_variables(const ordered_json& row, const std::string& where) {
-  if (!has_content(row, "tools")) return {};
-  const ordered_json& tools = row["tools"];
-  if (!tools.is_array()) fail(where, "expected a list in \"tools\", got {}", tools.type_name());
+  if (!has_content(row, "tools") || row["tools"] == "") return {};
+  ordered_json tools = parsed_text(row["tools"], "tools", where);
+  if (!tools.is_array())
+    fail(where, "expected a list or its JSON text in \"tools\", got {}", tools.type_name());
   for (const ordered_json& tool : tools)
     if (!tool.is_object()) fail(where, "expected objects in \"tools\", got {}", tool.type_name());
+  if (tools.empty()) return {};
   ordered_json variables;
-  variables["tools"] = tools;
+  variables["tools"] = std::move(tools);
   return variables;
 }
 
