@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include "cli/flags.h"
 #include "model/config.h"
@@ -73,16 +74,25 @@ void expect_muon(const AskedFlags& f) {
   });
 }
 
+// Whether a flag has the value that turns it off, however it is written: 1 and 1.0 are the same.
+bool is_off(const std::vector<std::string>& args, const std::string& flag, double off) {
+  const std::string value = value_of(args, flag);
+  char* end = nullptr;
+  const double number = std::strtod(value.c_str(), &end);
+  return !value.empty() && *end == '\0' && number == off;
+}
+
 // Beam search takes the most likely beams. Penalties and the logit bias change what is likely.
 void expect_samples(const AskedFlags& f) {
   if (number(f.args, "--beams") <= 1) return;
+  constexpr double never = std::numeric_limits<double>::quiet_NaN();
   std::string useless;
-  for (const auto& [flag, off] : {std::pair{"--temperature", "0"},
-                                  {"--top-k", "0"},
-                                  {"--top-p", "1"},
-                                  {"--min-p", "0"},
-                                  {"--seed", ""}})
-    if (f.asked.contains(flag) && value_of(f.args, flag) != off)
+  for (const auto& [flag, off] : {std::pair{"--temperature", 0.0},
+                                  {"--top-k", 0.0},
+                                  {"--top-p", 1.0},
+                                  {"--min-p", 0.0},
+                                  {"--seed", never}})
+    if (f.asked.contains(flag) && !is_off(f.args, flag, off))
       useless += (useless.empty() ? "" : ", ") + std::string(flag);
   if (!useless.empty())
     fail_usage("--beams",

@@ -68,6 +68,7 @@ TEST(FlagEffects, BeamSearchDoesNotSample) {
   for (const std::string& line :
        {std::string("1 --temperature 0.7 --seed 3"), std::string("2 --greedy"),
         std::string("2 --temperature 0 --top-k 0 --top-p 1"),
+        std::string("2 --temperature 0.0 --top-p=1.0 --min-p 0.00"),
         std::string("2 --repetition-penalty 1.1 --length-penalty 0.5"),
         "2 --config " + (folder / "all.toml").string()})
     EXPECT_EQ(generate(line).err.find("no effect"), std::string::npos) << line;
