@@ -159,6 +159,8 @@ void run(const InfoFlags& f) {
     if (!f.preset.empty()) j["preset"] = f.preset;
     model_json(j, described(f));
   } else if (!f.model.empty()) {
+    if (!f.tokenizer.empty())
+      fail_usage("--tokenizer", "has no effect: --model has a vocabulary; leave one of them out");
     j["model"] = f.model;
     model_json(j, ModelSource::open(f.model).config());
   }

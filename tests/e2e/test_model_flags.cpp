@@ -19,6 +19,8 @@ TEST(ModelFlags, InfoTakesThoseOfPretraining) {
   EXPECT_EQ(config_of(folder, {"--dim", "64", "--heads", "2"})["head_dim"], 32);
   expect_error(run(folder, {"info", "--layers", "2"}), 2, "need --preset, or --dim");
   expect_error(run(folder, {"info", "--model", "X", "--layers", "2"}), 2, "[--model] ");
+  expect_error(run(folder, {"info", "--model", "X", "--tokenizer", "Y"}), 2,
+               "[--tokenizer] has no effect: --model has a vocabulary");
   EXPECT_EQ(run(folder, {"info"}).status, 0);
 }
 
