@@ -70,6 +70,7 @@ inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
 
 const std::vector<OpCase>& op_cases();
 std::vector<OpCase> attention_cases();  // the attention cases of op_cases()
+std::vector<OpCase> head_cases();       // the cases of the head, which op_cases() has too
 std::vector<OpCase> mla_cases();        // the cases of latent attention, which op_cases() has too
 std::vector<OpCase> moe_cases();        // the cases of experts, which op_cases() has too
 

@@ -90,4 +90,14 @@ inline PrepareSpec byte_spec(const std::filesystem::path& out, std::vector<std::
   return spec;
 }
 
+// Documents as prepare writes them for byte_spec().
+inline std::vector<int32_t> llmc_tokens(std::initializer_list<std::string_view> documents) {
+  std::vector<int32_t> tokens;
+  for (const std::string_view d : documents) {
+    tokens.push_back(257);
+    for (const char c : d) tokens.push_back(uint8_t(c));
+  }
+  return tokens;
+}
+
 }  // namespace hearth
