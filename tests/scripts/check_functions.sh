@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Shows that scripts/check-functions lets a tree in order pass and refuses a long function and a long file.
+# Shows that scripts/check-functions lets a tree in order pass and refuses a long function and a long file;
+# in tests/ it refuses a long file only.
 #   check_functions.sh PATH_OF_CHECK_FUNCTIONS
 set -euo pipefail
 check=$1
@@ -35,5 +36,11 @@ for ((k = 0; k < 10; ++k)); do echo "void f$k() {"; lines 50; echo '}'; done >"$
 refuses 'src/core/b.cpp:520: expected at most 500 lines in a file, got 520'
 mv "$root/src/core/b.cpp" "$root/src/core/b_tables.cpp"
 "$check" "$root"
+mkdir -p "$root/tests/unit"
+{ echo 'TEST(Suite, Name) {'; lines 498; echo '}'; } >"$root/tests/unit/test_a.cpp"
+"$check" "$root"
+echo '// one line more' >>"$root/tests/unit/test_a.cpp"
+refuses 'tests/unit/test_a.cpp:501: expected at most 500 lines in a file, got 501'
+rm -r "$root/tests"
 rm -r "$root/src/core"
 refuses 'found none'
