@@ -55,8 +55,10 @@ Types named_types(const Json& s) {
   Types all;
   const auto type = s.find("type");
   if (type == s.end()) return all;
-  for (const Json& t : type->is_array() ? *type : Json::array({*type}))
-    if (t.is_string()) all.insert(t.get<std::string>());
+  if (type->is_string()) all.insert(type->get<std::string>());
+  if (type->is_array())
+    for (const Json& t : *type)
+      if (t.is_string()) all.insert(t.get<std::string>());
   return all;
 }
 
@@ -291,8 +293,12 @@ const Json& SchemaPhrases::followed(const Json& s) {
 
 bool SchemaPhrases::disjoint_constants(const Json& a, const Json& b) {
   const std::vector<const Json*> ours = constant_values(a), theirs = constant_values(b);
+  compare(ours.size());
   std::vector<size_t> sizes;  // in comparisons
-  for (const Json* v : theirs) sizes.push_back(1 + v->dump().size() / 64);
+  for (const Json* v : theirs) {
+    sizes.push_back(1 + v->dump().size() / 64);
+    compare(sizes.back());
+  }
   for (const Json* v : ours)
     for (size_t i = 0; i < theirs.size(); ++i) {
       compare(sizes[i]);
@@ -335,6 +341,7 @@ bool SchemaPhrases::disjoint(const Json& first, const Json& second, int depth) {
   compare(1);
   if (lists_constants(a) && lists_constants(b)) return disjoint_constants(a, b);
   const auto types_of = [this](const Json& s) {
+    if (const auto type = s.find("type"); type != s.end()) compare(type->size());
     if (!lists_constants(s)) return named_types(s);
     Types all;
     const std::vector<const Json*> values = constant_values(s);

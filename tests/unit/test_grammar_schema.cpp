@@ -281,6 +281,18 @@ TEST(GrammarSchema, WorkDoesNotGrowWithTheSquare) {
   has("{\"oneOf\":[{\"enum\":[" + listed(50000, same) + "]},{\"enum\":[" +
           listed(50000, [](const std::string& n) { return "[" + n + "]"; }) + "]}]}",
       "comparisons: use anyOf");
+  // Pairs of objects that share a property of very many types, or of very many values.
+  const auto pairs = [&](const std::string& shared) {
+    std::string all;
+    for (int i = 0; i < 200; ++i)
+      all += (i ? "," : "") +
+             fmt::format(R"({{"type":"object","properties":{{"a":{{"$ref":"#/$defs/T"}},)"
+                         R"("b":{{"const":{}}}}},"required":["a","b"]}})",
+                         i);
+    return R"({"$defs":{"T":)" + shared + R"(},"oneOf":[)" + all + "]}";
+  };
+  has(pairs("{\"type\":[" + listed(20000, same) + "]}"), "comparisons: use anyOf");
+  has(pairs("{\"enum\":[" + listed(20000, same) + "]}"), "comparisons: use anyOf");
   // Two objects that are the same in every property, over and over.
   const std::string wide = "{\"type\":\"object\",\"properties\":{" + listed(9000, any) +
                            "},\"required\":[" + listed(9000, same) + "]";
