@@ -136,8 +136,10 @@ void Connection::check_head() {
 
 void Connection::read_body() {
   const std::string& body = parser_->get().body();
-  const size_t held = body.empty() ? 0 : body.capacity();
-  if (!body_.grow_to(int64_t(held))) return refuse(too_many_bytes());
+  // A string grows by doubling; a body within the limits must not be refused for it.
+  const int64_t held =
+      body.empty() ? 0 : std::min(int64_t(body.capacity()), config_.max_body_bytes);
+  if (!body_.grow_to(held)) return refuse(too_many_bytes());
   if (parser_->is_done()) return on_body();
   beast_http::async_read_some(socket_, buffer_, *parser_, guarded([this](ErrorCode e, size_t) {
                                 if (is_gone(e)) return close();

@@ -209,6 +209,15 @@ TEST_F(Serve, HoldsOnlySoManyBytesOfBodies) {
   EXPECT_EQ(complete(R"("prompt":"a","max_tokens":2)").status, 200);
 }
 
+TEST_F(Serve, ABodyOfTheLargestSizeFitsAnIdleServer) {
+  start_server({"--max-body-bytes", "4194304", "--max-pending-bytes", "4194304"});
+  for (const size_t bytes : {2200000, 3000000, 4100000}) {
+    HttpClient c(port_);
+    c.send(post_of("/v1/completions", R"({"prompt":")" + std::string(bytes, 'a') + "\"}"));
+    EXPECT_EQ(c.reply().error("code"), "context_length_exceeded") << bytes;
+  }
+}
+
 TEST_F(Serve, ClientsThatLeaveBeforeTheirBodyIsReadLeaveNothing) {
   start_server({"--workers", "1"});
   const std::string body =
