@@ -47,6 +47,12 @@ const char* default_code(int status) {
 
 }  // namespace
 
+HttpError http_error(const Error& e) {
+  const std::string text = e.what();  // "[field] what"
+  if (!e.usage()) return HttpError(500, text);
+  return HttpError(400, text, "invalid_value", text.substr(1, text.find(']') - 1));
+}
+
 std::string error_body(const HttpError& e) {
   nlohmann::ordered_json error{{"message", e.what()},
                                {"type", error_type(e.status)},

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "sys/error.h"
+
 namespace hearth::inline http {
 
 struct HttpRequest {
@@ -48,6 +50,9 @@ template <class... A>
   std::string message = fmt::format("[{}] {}", param, fmt::format(what, std::forward<A>(args)...));
   throw HttpError(400, std::move(message), "invalid_value", std::move(param));
 }
+
+// A usage error is the client's, 400, and names the field; any other one is 500.
+HttpError http_error(const Error&);
 
 HttpResponse error_response(const HttpError&);
 std::string error_body(const HttpError&);

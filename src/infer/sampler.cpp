@@ -173,7 +173,7 @@ void SamplingSpec::check(int64_t vocab) const {
     fail_usage("logprobs", "expected -1 (none) or a count up to {}, got {}", vocab, logprobs);
   if (logprobs_at_temperature && logprobs > 0)
     fail_usage("logprobs", "expected 0 with logprobs_at_temperature, got {}", logprobs);
-  for (const int32_t token : stop_ids) check_tokens("stop_ids", token, vocab);
+  for (const int32_t token : stop_ids) check_tokens("stop_token_ids", token, vocab);
   for (const std::string& s : stop)
     if (s.empty()) fail_usage("stop", "expected strings of at least one byte, got an empty one");
 }
@@ -218,10 +218,13 @@ double sampling_uniform(uint64_t seed, uint32_t sample, uint64_t position) {
 
 Sampler::Sampler(const SamplingSpec& spec, std::span<const int32_t> prompt, uint32_t sample)
     : spec_(&spec), sample_(sample) {
+  if (!spec.penalises()) return;
   for (const int32_t token : prompt) seen_.emplace(token, 0);
 }
 
-void Sampler::accept(int32_t token) { ++seen_[token]; }
+void Sampler::accept(int32_t token) {
+  if (spec_->penalises()) ++seen_[token];
+}
 
 std::span<const double> Sampler::adjusted(std::span<const float> logits,
                                           std::span<const int32_t> barred,

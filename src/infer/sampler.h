@@ -38,11 +38,12 @@ struct SamplingSpec {
   bool logprobs_at_temperature = false;
 
   void check(int64_t vocab) const;  // errors name the field
-  // Whether a draw needs only a row of logits.
-  bool by_row() const {
-    return logit_bias.empty() && repetition_penalty == 1 && presence_penalty == 0 &&
-           frequency_penalty == 0;
+  // Whether a draw depends on the tokens before it.
+  bool penalises() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
   }
+  // Whether a draw needs only a row of logits.
+  bool by_row() const { return logit_bias.empty() && !penalises(); }
 };
 
 // Log-probabilities are those of the model: log-softmax of its logits (after its softcap), before
@@ -104,7 +105,7 @@ class Sampler {
   const SamplingSpec* spec_;
   uint32_t sample_;
   std::unordered_map<int32_t, int64_t>
-      seen_;  // occurrences in the completion; 0: only in the prompt
+      seen_;  // for penalties: occurrences in the completion; 0: only in the prompt
   std::vector<double> logits_;
   std::vector<int32_t> ids_;  // if a constraint allows few tokens: these, ascending
   std::vector<Choice> choices_;

@@ -2,13 +2,13 @@
 
 #include "formats/json.h"
 #include "http/http.h"
+#include "infer/generation_config.h"
 #include "text/chat/roles.h"
 
 namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
-namespace fs = std::filesystem;
 
 std::string plain_conversation(const ordered_json& messages, ChatEnd end) {
   std::string text;
@@ -35,11 +35,10 @@ void check_size(const std::string& text, int64_t max_bytes) {
 
 }  // namespace
 
-ChatPrompt::ChatPrompt(const fs::path& folder, Tokenizer tokenizer)
+ChatPrompt::ChatPrompt(const ModelSource& source, Tokenizer tokenizer)
     : tokenizer_(std::move(tokenizer)) {
-  if (ChatTemplate::exists(folder)) template_ = ChatTemplate::load(folder);
-  ends_ =
-      template_ ? answer_ends(folder, *template_, tokenizer_) : generation_ends(folder, tokenizer_);
+  if (ChatTemplate::exists(source.tokenizer())) template_ = ChatTemplate::load(source.tokenizer());
+  ends_ = answer_ends_of(source, template_ ? &*template_ : nullptr, tokenizer_);
 }
 
 ChatPrompt::ChatPrompt(std::optional<ChatTemplate> chat, Tokenizer tokenizer,

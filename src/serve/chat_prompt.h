@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "infer/sampler.h"
+#include "model/files/folder.h"
 #include "text/chat/chat_template.h"
 
 namespace hearth::inline serve {
@@ -19,7 +19,7 @@ enum class ChatEnd { opening, closed, unfinished };
 
 class ChatPrompt {
  public:
-  ChatPrompt(const std::filesystem::path& folder, Tokenizer);
+  ChatPrompt(const ModelSource&, Tokenizer);
   ChatPrompt(std::optional<ChatTemplate>, Tokenizer, std::vector<int32_t> ends = {});
 
   bool has_template() const { return template_.has_value(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,11 @@ using nlohmann::ordered_json;
 // millisecond; a worker renders a longer one, so that other connections do not wait.
 constexpr int64_t few_entries = 1024;
 
+uint64_t fresh_seed() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return random();
+}
+
 double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
@@ -24,7 +30,7 @@ HttpError as_http_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const HttpError& e) { return e; } catch (const Error& e) {
-    return HttpError(e.usage() ? 400 : 500, e.what());
+    return http_error(e);
   } catch (const std::exception& e) { return HttpError(500, fmt::format("[engine] {}", e.what())); }
 }
 
@@ -58,6 +64,8 @@ void Exchange::start() {
 void Exchange::submit(size_t prompt) {
   Request r = prepared_.call.request;
   r.prompt = prepared_.prompts[prompt];
+  // A draw depends on the seed, the sample and the position, so each prompt needs its own seed.
+  r.sampling.seed = prepared_.call.seed ? *prepared_.call.seed : fresh_seed();
   const bool streams = prepared_.call.stream;
   const int64_t first = int64_t(prompt) * r.n;
   Listener listener;
@@ -146,7 +154,9 @@ void Exchange::stream(Event& e) {
   ChoicePart part{.index = e.choice, .text = e.text, .finish_reason = e.finish_reason};
   part.logprobs = e.logprob.empty() ? nullptr : &e.logprob;
   part.offset = s.offset;
-  s.offset += characters(e.text);
+  // Like the offsets of a whole answer, those of a stream count the tokens: the text of a token may
+  // be held back, while it may be the start of a stop string.
+  for (const TokenLogprob& p : e.logprob) s.offset += characters_of(place_.tokenizer, p.token);
   if (s.tools) return stream_tools(e, part);
   send_part(std::move(part));
 }
@@ -201,9 +211,10 @@ void Exchange::end(End& e) {
 // --- the end ---
 
 void Exchange::finish() {
-  const auto self = shared_from_this();  // ended() may drop the last reference
+  const auto self = shared_from_this();               // ended() may drop the last reference
+  if (client_.expired()) return place_.ended(*this);  // nobody waits for the answer
   const bool whole = !error_ && !cancelled_ && !prepared_.call.stream;
-  if (whole && !client_.expired() && entries() > few_entries) {
+  if (whole && entries() > few_entries) {
     // The engine has finished, so the network thread changes nothing that render() reads.
     place_.work([self] {
       self->place_.post([self, response = self->render()]() mutable {

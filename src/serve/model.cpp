@@ -55,7 +55,7 @@ ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec
 ServedModel::ServedModel(ModelSource source, Backend& backend, const WeightsSpec& weights)
     : backend_(backend),
       model_(std::move(source), backend, weights),
-      chat_(model_.source().tokenizer(), tokenizer()),
+      chat_(model_.source(), tokenizer()),
       longest_token_(longest_of(tokenizer())),
       constraints_(std::make_unique<ConstraintMaker>(tokenizer())) {}
 

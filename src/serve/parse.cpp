@@ -14,6 +14,7 @@ using nlohmann::ordered_json;
 
 constexpr int64_t most_ids = std::numeric_limits<int32_t>::max();
 constexpr int64_t usual_completion = 16;  // tokens, as in OpenAI's API
+constexpr int64_t most_biases = 1 << 18;  // of all choices, because each prompt copies them
 
 ordered_json parse_body(std::string_view body, const ServeConfig& limits) {
   try {
@@ -141,6 +142,9 @@ void check_totals(const CompletionCall& call, size_t prompts, const ServeConfig&
   const int64_t choices = int64_t(prompts) * call.request.n;
   const int64_t most = std::min(limits.max_choices, limits.batch + limits.queue);
   if (choices > most) refuse("n", "expected prompts x n of at most {}, got {}", most, choices);
+  if (choices * int64_t(call.request.sampling.logit_bias.size()) > most_biases)
+    refuse("logit_bias", "expected prompts x n x biased tokens of at most {}, got {} x {}",
+           most_biases, choices, call.request.sampling.logit_bias.size());
   if (call.max_tokens && *call.max_tokens > limits.max_new_tokens / choices)
     refuse("max_tokens", "expected prompts x n x max_tokens of at most {}, got {} x {}",
            limits.max_new_tokens, choices, *call.max_tokens);
@@ -219,6 +223,19 @@ ChatEnd parse_chat_end(Fields& f, const ordered_json& messages) {
   return ChatEnd::unfinished;
 }
 
+ordered_json parse_variables(Fields& f) {
+  const ordered_json* v = f.find("chat_template_kwargs");
+  if (v && !v->is_object())
+    refuse("chat_template_kwargs", "expected an object, got {}", v->type_name());
+  return v ? *v : ordered_json();
+}
+
+// The fields of vLLM's and llama.cpp's servers for a prompt of text.
+TextEncoding parse_encoding(Fields& f) {
+  return {.special = f.boolean("parse_special", false),
+          .around = f.boolean("add_special_tokens", true)};
+}
+
 void parse_chat_logprobs(CompletionCall& call, Fields& f, const ServeConfig& limits) {
   const bool wanted = f.boolean("logprobs", false);
   const int64_t top = f.integer("top_logprobs", 0, 0, limits.max_logprobs);
@@ -237,6 +254,7 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
   if (j.contains("messages"))
     refuse("messages", "messages belong to /v1/chat/completions; this route takes prompt");
   call.prompts = parse_prompts(f.find("prompt"), limits);
+  call.text = parse_encoding(f);
   const bool own_length = f.find("max_tokens");
   call.max_tokens = f.integer("max_tokens", usual_completion, 0, limits.max_new_tokens);
   call.echo = f.boolean("echo", false);
@@ -249,11 +267,11 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
            call.request.n);
   refuse_unsupported(f, {"suffix"});
   f.refuse_others();
+  if (!own_length) {  // unlike a length that the client names, the default ends with the context
+    call.max_tokens.reset();
+    call.request.sampling.max_tokens = usual_completion;
+  }
   check_totals(call, call.prompts.size(), limits);
-  if (own_length) return call;
-  // Unlike a length that the client names, the default ends where the context does.
-  call.max_tokens.reset();
-  call.request.sampling.max_tokens = usual_completion;
   return call;
 }
 
@@ -279,11 +297,7 @@ CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limi
                          "reasoning_effort", "verbosity"});
   if (const ordered_json* v = f.find("modalities"); v && *v != ordered_json::array({"text"}))
     refuse("modalities", "expected [\"text\"], got {}", in_quotes(v->dump()));
-  if (const ordered_json* v = f.find("chat_template_kwargs")) {
-    if (!v->is_object())
-      refuse("chat_template_kwargs", "expected an object, got {}", v->type_name());
-    call.variables = *v;
-  }
+  call.variables = parse_variables(f);
   f.ignore({"function_call"});
   f.refuse_others();
   check_totals(call, 1, limits);
@@ -315,17 +329,21 @@ TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& li
   if (bool(prompt) == bool(messages))
     refuse("prompt", "expected either a prompt or messages, got {}", prompt ? "both" : "neither");
   call.prompt = f.string("prompt");
-  int64_t bytes = int64_t(call.prompt.size());
+  call.text = parse_encoding(f);
+  if (messages) {
+    call.end = parse_chat_end(f, call.messages);
+    call.tools = parse_tools(f);
+    call.variables = parse_variables(f);
+  }
+  int64_t bytes =
+      int64_t(call.prompt.size()) + text_bytes(call.tools.tools) + text_bytes(call.variables);
   for (const ordered_json& m : call.messages)
     for (const auto& [key, value] : m.items())
       if (key != "role") bytes += text_bytes(value);
   if (bytes > limits.max_tokenize_bytes)
     refuse(prompt ? "prompt" : "messages", "expected at most {} bytes of text, got {}",
            limits.max_tokenize_bytes, bytes);
-  call.special = f.boolean("parse_special", false);
-  if (messages) call.end = parse_chat_end(f, call.messages);
   f.ignore({"add_generation_prompt", "continue_final_message"});  // a prompt has no messages
-  call.around = f.boolean("add_special_tokens", true);
   f.refuse_others();
   return call;
 }

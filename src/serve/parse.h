@@ -31,16 +31,27 @@ struct ToolUse {
   explicit operator bool() const { return choice != Choice::none; }
 };
 
+// What the chat template renders.
+struct Conversation {
+  nlohmann::ordered_json messages;  // of a chat: at least one; contents are text
+  ChatEnd end = ChatEnd::opening;
+  nlohmann::ordered_json variables;  // further ones of the template
+  ToolUse tools = {};
+};
+
+// How a prompt of text becomes tokens.
+struct TextEncoding {
+  bool special = false;  // special tokens in the text are encoded as their ids
+  bool around = true;    // add what the tokenizer puts around a prompt: bos, eos
+};
+
 // A request to /v1/completions or /v1/chat/completions; either `prompts` or `messages` is empty.
-struct CompletionCall {
+struct CompletionCall : Conversation {
   bool chat = false;
-  std::string model = {};                     // empty: the first model
-  std::vector<Prompt> prompts = {};           // for a completion: at least one
-  nlohmann::ordered_json messages;            // for a chat: at least one; contents are text
-  ChatEnd end = ChatEnd::opening;             // for a chat
-  nlohmann::ordered_json variables;           // for the chat template
-  ToolUse tools = {};                         // for a chat
-  ToolFormat tool_format = ToolFormat::none;  // how the answer may call them; set by the preparer
+  std::string model = {};            // empty: the first model
+  std::vector<Prompt> prompts = {};  // for a completion: at least one
+  TextEncoding text = {};
+  ToolFormat tool_format = ToolFormat::none;  // how the answer may call tools; set by the preparer
   ConstraintSpec constraint = {};             // what the answer must match
   Request request = {};                       // without its prompt and constraint
   std::optional<int64_t> max_tokens;          // absent: that of request.sampling, if there is room
@@ -57,13 +68,11 @@ CompletionCall parse_completion_request(std::string_view body, const ServeConfig
 CompletionCall parse_chat_request(std::string_view body, const ServeConfig& limits = {},
                                   const DefaultsOf& = {});
 
-struct TokenizeCall {
+// Either `prompt` or `messages` is empty.
+struct TokenizeCall : Conversation {
   std::string model = {};
   std::string prompt = {};
-  nlohmann::ordered_json messages;  // in place of the prompt
-  bool special = false;             // encode special tokens in the prompt as their ids
-  ChatEnd end = ChatEnd::opening;   // for messages
-  bool around = true;               // add what the tokenizer puts around a prompt: bos, eos
+  TextEncoding text = {};
 };
 TokenizeCall parse_tokenize_request(std::string_view body, const ServeConfig& limits = {});
 

@@ -19,6 +19,12 @@ std::string tokens_text(const ServedModel& model, const Tokens& ids) {
   } catch (const Error& e) { throw HttpError(400, e.what(), "invalid_value", "tokens"); }
 }
 
+Tokens text_tokens(const Tokenizer& t, const std::string& text, const TextEncoding& how) {
+  Tokens ids = how.special ? t.encode_with_special(text) : t.encode(text);
+  if (how.around && !ids.empty()) t.add_template(ids);
+  return ids;
+}
+
 void check_stop(const std::stop_token& stop) {
   if (stop.stop_requested()) throw HttpError(499, "the client has disconnected");
 }
@@ -42,9 +48,7 @@ Prepared Preparer::prepare(Route::Id route, const HttpRequest& r,
                            const std::stop_token& stop) const {
   try {
     return dispatch(route, r, stop);
-  } catch (const Error& e) {
-    throw HttpError(e.usage() ? 400 : 500, e.what());
-  } catch (const nlohmann::json::exception& e) {
+  } catch (const Error& e) { throw http_error(e); } catch (const nlohmann::json::exception& e) {
     throw HttpError(400, fmt::format("[body] {}", e.what()));
   }
 }
@@ -66,17 +70,17 @@ Prepared Preparer::dispatch(Route::Id route, const HttpRequest& r,
 // --- tokens and text ---
 
 HttpResponse Preparer::tokenize(const HttpRequest& r) const {
-  const TokenizeCall call = parse_tokenize_request(r.body, config_);
+  TokenizeCall call = parse_tokenize_request(r.body, config_);
   const ServedModel& model = *models_[find(call.model)].model;
   const Tokenizer& t = model.tokenizer();
   Tokens ids;
-  if (!call.messages.empty())
-    ids = model.chat().encode(call.messages, {}, call.end);
-  else if (const auto special = t.special(call.prompt))
+  if (!call.messages.empty()) {
+    give_tools(model, call);
+    ids = chat_tokens(model, call, INT64_MAX);
+  } else if (const auto special = t.special(call.prompt)) {
     ids = {*special};  // clients look up the id of eos_token this way
-  else {
-    ids = call.special ? t.encode_with_special(call.prompt) : t.encode(call.prompt);
-    if (call.around && !ids.empty()) t.add_template(ids);
+  } else {
+    ids = text_tokens(t, call.prompt, call.text);
   }
   return json_response(
       {{"count", ids.size()}, {"max_model_len", model.context()}, {"tokens", ids}});
@@ -101,13 +105,13 @@ PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop
   if (call.chat) {
     model.chat().add_stops(s);
     use_tools(model, call);
-    p.prompts.push_back(chat_tokens(model, call));
+    p.prompts.push_back(chat_tokens(model, call, most_prompt_bytes(model)));
     p.echoes.emplace_back();
   }
   constrain(model, call);
   for (const Prompt& prompt : call.prompts) {
     check_stop(stop);
-    p.prompts.push_back(tokens_of(model, prompt));
+    p.prompts.push_back(tokens_of(model, prompt, call.text));
     std::string echo;
     if (const auto* text = std::get_if<std::string>(&prompt); call.echo)
       echo = text ? *text : tokens_text(model, p.prompts.back());
@@ -122,21 +126,27 @@ PreparedCall Preparer::complete(CompletionCall call, const std::stop_token& stop
   return p;
 }
 
-// Gives the tools to the template; an answer that must call one is constrained to a call.
-void Preparer::use_tools(const ServedModel& model, CompletionCall& call) const {
-  const bool spoken = std::ranges::any_of(call.messages, [](const ordered_json& m) {
+// Gives the tools to the chat template. Returns how an answer writes calls of them; without tools,
+// none.
+ToolFormat Preparer::give_tools(const ServedModel& model, Conversation& c) const {
+  const bool spoken = std::ranges::any_of(c.messages, [](const ordered_json& m) {
     return m.at("role") == "tool" || m.contains("tool_calls");
   });
-  if (!call.tools && !spoken) return;
+  if (!c.tools && !spoken) return ToolFormat::none;
   const ToolFormat format = model.chat().tool_format();
   if (format == ToolFormat::none)
-    refuse(call.tools ? "tools" : "messages",
+    refuse(c.tools ? "tools" : "messages",
            "this model has no chat template with tools, or one that writes calls in an unknown "
            "format");
-  if (!call.tools) return;
-  call.tool_format = format;
-  if (!call.variables.is_object()) call.variables = ordered_json::object();
-  call.variables["tools"] = call.tools.tools;
+  if (!c.tools) return ToolFormat::none;
+  if (!c.variables.is_object()) c.variables = ordered_json::object();
+  c.variables["tools"] = c.tools.tools;
+  return format;
+}
+
+// An answer that must call a tool is constrained to a call.
+void Preparer::use_tools(const ServedModel& model, CompletionCall& call) const {
+  call.tool_format = give_tools(model, call);
   if (call.tools.choice != ToolUse::Choice::required) return;
   const ToolForm form = tool_form(call.tool_format);
   call.constraint = {
@@ -155,27 +165,26 @@ void Preparer::constrain(const ServedModel& model, CompletionCall& call) const {
   }
 }
 
-Tokens Preparer::chat_tokens(const ServedModel& model, const CompletionCall& call) const {
+Tokens Preparer::chat_tokens(const ServedModel& model, const Conversation& c,
+                             int64_t max_bytes) const {
   try {
-    return model.chat().encode(call.messages, call.variables, call.end,
-                               most_prompt_tokens(model) * model.longest_token());
+    return model.chat().encode(c.messages, c.variables, c.end, max_bytes);
   } catch (const Error& e) {
     throw HttpError(400, e.what(), "invalid_value", "messages");  // the template rejects it
   }
 }
 
-Tokens Preparer::tokens_of(const ServedModel& model, const Prompt& prompt) const {
+Tokens Preparer::tokens_of(const ServedModel& model, const Prompt& prompt,
+                           const TextEncoding& how) const {
   const Tokenizer& t = model.tokenizer();
-  const int64_t most = most_prompt_tokens(model);
   const auto* text = std::get_if<std::string>(&prompt);
   // Text that cannot fit is not encoded.
-  if (text && int64_t(text->size()) > most * model.longest_token())
+  if (text && int64_t(text->size()) > most_prompt_bytes(model))
     throw HttpError(400,
-                    fmt::format("[prompt] expected at most {} tokens, got {} bytes of text", most,
-                                text->size()),
+                    fmt::format("[prompt] expected at most {} tokens, got {} bytes of text",
+                                most_prompt_tokens(model), text->size()),
                     "context_length_exceeded", "prompt");
-  Tokens ids = text ? t.encode(*text) : std::get<Tokens>(prompt);
-  if (text && !ids.empty()) t.add_template(ids);  // Llama's bos
+  const Tokens ids = text ? text_tokens(t, *text, how) : std::get<Tokens>(prompt);
   if (!ids.empty()) return ids;
   // An empty prompt starts a new text.
   const int32_t start = t.bos() >= 0 ? t.bos() : t.eos();
@@ -188,6 +197,10 @@ Tokens Preparer::tokens_of(const ServedModel& model, const Prompt& prompt) const
 int64_t Preparer::most_prompt_tokens(const ServedModel& model) const {
   const int64_t context = model.context(), limit = config_.max_prompt_tokens;
   return limit ? std::min(limit, context) : context;
+}
+
+int64_t Preparer::most_prompt_bytes(const ServedModel& model) const {
+  return most_prompt_tokens(model) * model.longest_token();
 }
 
 // Checks that each prompt and its completion fit the context, and that all of them fit the limits.

@@ -39,11 +39,13 @@ class Preparer {
   HttpResponse tokenize(const HttpRequest&) const;
   HttpResponse detokenize(const HttpRequest&) const;
   PreparedCall complete(CompletionCall, const std::stop_token&) const;
+  ToolFormat give_tools(const ServedModel&, Conversation&) const;
   void use_tools(const ServedModel&, CompletionCall&) const;
   void constrain(const ServedModel&, CompletionCall&) const;
-  Tokens chat_tokens(const ServedModel&, const CompletionCall&) const;
-  Tokens tokens_of(const ServedModel&, const Prompt&) const;
+  Tokens chat_tokens(const ServedModel&, const Conversation&, int64_t max_bytes) const;
+  Tokens tokens_of(const ServedModel&, const Prompt&, const TextEncoding&) const;
   int64_t most_prompt_tokens(const ServedModel&) const;
+  int64_t most_prompt_bytes(const ServedModel&) const;  // that can be as many tokens
   void fit(const ServedModel&, PreparedCall&) const;
   void bound(CompletionCall&, int64_t made, int64_t echoed) const;
   void bound_echoes(const CompletionCall&, std::span<const std::string> echoes) const;

@@ -31,7 +31,7 @@ ordered_json completion_logprobs(const Tokenizer& tokenizer, const ChoicePart& p
     texts.push_back(token_text(tokenizer, p.token));
     own.push_back(null_or(p.logprob));
     offsets.push_back(offset);
-    offset += characters(token_bytes(tokenizer, p.token).value_or(""));
+    offset += characters_of(tokenizer, p.token);
     ordered_json likeliest;
     if (!std::isnan(p.logprob)) {
       likeliest = ordered_json::object();
@@ -124,6 +124,10 @@ std::string token_text(const Tokenizer& tokenizer, int32_t token) {
   std::string text = "bytes:";
   for (const char c : *bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return text;
+}
+
+int64_t characters_of(const Tokenizer& tokenizer, int32_t token) {
+  return characters(token_bytes(tokenizer, token).value_or(""));
 }
 
 int64_t characters(std::string_view utf8) {

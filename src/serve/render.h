@@ -50,6 +50,7 @@ TokenLogprob unpredicted(int32_t token);
 // text. Tokens with different bytes have different texts.
 std::string token_text(const Tokenizer&, int32_t token);
 int64_t characters(std::string_view utf8);
+int64_t characters_of(const Tokenizer&, int32_t token);  // those that begin in it
 
 nlohmann::ordered_json render_response(const Tokenizer&, const ResponseHead&,
                                        std::span<const ChoicePart>, const Usage&);

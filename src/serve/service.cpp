@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <random>
 
 #include "board/pages.h"
 #include "formats/json.h"
@@ -13,11 +12,6 @@ namespace hearth::inline serve {
 namespace {
 
 using nlohmann::ordered_json;
-
-uint64_t fresh_seed() {
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  return random();
-}
 
 }  // namespace
 
@@ -146,14 +140,13 @@ std::shared_ptr<Exchange> Service::begin(Prepared prepared, const std::shared_pt
   if (cancelled_) throw HttpError(503, "[server] the server is shutting down");
   try {
     return start(std::get<PreparedCall>(std::move(prepared)), client);
-  } catch (const Error& e) { throw HttpError(e.usage() ? 400 : 500, e.what()); }
+  } catch (const Error& e) { throw http_error(e); }
 }
 
 std::shared_ptr<Exchange> Service::start(PreparedCall p, const std::shared_ptr<Client>& client) {
   CompletionCall& call = p.call;
   Served& m = models_[p.model];
   refuse_full(m, int64_t(p.prompts.size()) * int64_t(call.request.n));
-  call.request.sampling.seed = call.seed ? *call.seed : fresh_seed();
   const ResponseHead head{
       .chat = call.chat,
       .id = fmt::format("{}-{:x}-{}", call.chat ? "chatcmpl" : "cmpl", created_, ++ids_),

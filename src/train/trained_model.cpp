@@ -69,6 +69,7 @@ void TrainedModel::begin(uint64_t seed) {
 
 void TrainedModel::carry(const ChatTemplate* chat, nlohmann::ordered_json written_template) {
   chat_template = std::move(written_template);
+  check_generation_config(*source);
   ends = answer_ends_of(*source, chat, *tokenizer);
   generation = read_generation_config(source->path());
 }

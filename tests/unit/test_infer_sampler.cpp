@@ -175,7 +175,7 @@ TEST(Sampler, ChecksItsSpec) {
   names({.top_p = -0.1f}, "top_p");
   names({.min_tokens = 3, .max_tokens = 2}, "min_tokens");
   names({.max_tokens = -2}, "max_tokens");
-  names({.stop_ids = {10}}, "stop_ids");
+  names({.stop_ids = {10}}, "stop_token_ids");
   names({.stop = {""}}, "stop");
   names({.logprobs = 11}, "logprobs");
 }

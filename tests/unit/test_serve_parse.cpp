@@ -205,7 +205,7 @@ TEST(ParseCompletion, RangesAreChecked) {
       {"suffix", "\"x\""},
       {"model", "5"},
       {"stop_token_ids", "[-1]"},
-      {"min_tokens", "17"},
+      {"min_tokens", "65537"},
       {"stream_options", "{\"include_usage\":true}"}};
   for (const auto& [field, value] : bad) {
     const HttpError e = completion_error("{\"prompt\":\"x\",\"" + field + "\":" + value + "}");
@@ -247,6 +247,13 @@ TEST(ParseCompletion, KeepsTheLimits) {
   EXPECT_EQ(completion_error(R"({"n":5})", {.batch = 2, .queue = 2}).param, "n");
   EXPECT_EQ(completion_error(R"({"stop":["a","b"]})", {.max_stop_strings = 1}).param, "stop");
   EXPECT_EQ(completion_error(R"({"stop":"abc"})", {.max_stop_bytes = 2}).param, "stop");
+  EXPECT_EQ(completion_error(R"({"max_tokens":16,"min_tokens":17})").param, "min_tokens");
+  EXPECT_EQ(completion_error(R"({"min_tokens":17})").status, 0) << "the default grows with it";
+  // Each prompt copies the biases.
+  std::string biases;
+  for (int i = 0; i < 70000; ++i) biases += (i ? ",\"" : "\"") + std::to_string(i) + "\":1";
+  EXPECT_EQ(completion_error(R"({"n":3,"logit_bias":{)" + biases + "}}").status, 0);
+  EXPECT_EQ(completion_error(R"({"n":4,"logit_bias":{)" + biases + "}}").param, "logit_bias");
   EXPECT_EQ(completion_error(R"({"logprobs":3})", {.max_logprobs = 2}).param, "logprobs");
   EXPECT_EQ(completion_error(R"({"stream":true,"echo":true,"logprobs":1})").param, "stream");
   const std::string deep = "{\"prompt\":" + std::string(40, '[') + std::string(40, ']') + "}";
@@ -337,8 +344,8 @@ TEST(ParseChat, TakesTheDefaultsOfOpenAisOptionalFields) {
 
 TEST(ParseTokenize, TakesOneOfTwo) {
   EXPECT_EQ(parse_tokenize_request(R"({"prompt":"x","add_special_tokens":false})").prompt, "x");
-  EXPECT_FALSE(parse_tokenize_request(R"({"prompt":"x","add_special_tokens":false})").around);
-  EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"x"})").around);
+  EXPECT_FALSE(parse_tokenize_request(R"({"prompt":"x","add_special_tokens":false})").text.around);
+  EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"x"})").text.around);
   EXPECT_FALSE(
       parse_tokenize_request(R"({"messages":[{"role":"user","content":"x"}]})").messages.empty());
   EXPECT_EQ(error_of([] { parse_tokenize_request("{}"); }).status, 400);

@@ -1,6 +1,11 @@
 // What the routes answer: texts, scores, streams, chats, tokens.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
+#include "model/decoder.h"
+#include "model/files/adapter.h"
 #include "serving.h"
 
 namespace hearth {
@@ -33,7 +38,7 @@ TEST_F(Serving, StreamsWhatItWouldAnswer) {
   open();
   for (const std::string fields : {R"("prompt":"abc","max_tokens":20,"seed":3,"n":2)",
                                    R"("prompt":["a","b"],"max_tokens":9,"seed":4,"echo":true)",
-                                   R"("prompt":"q","max_tokens":12,"seed":5,"logprobs":2)",
+                                   R"("prompt":"q","max_tokens":40,"seed":5,"logprobs":2)",
                                    R"("prompt":"abc","max_tokens":0,"echo":true)"}) {
     SCOPED_TRACE(fields);
     const json whole = answer("/v1/completions", "{" + fields + "}");
@@ -45,24 +50,76 @@ TEST_F(Serving, StreamsWhatItWouldAnswer) {
     EXPECT_EQ(client->events.back(), "[DONE]");
     client->events.pop_back();
     std::map<int, std::string> texts, ends;
-    std::map<int, json> logprobs;
+    std::map<int, json> logprobs, offsets;
     for (const std::string& e : client->events) {
       const json j = json::parse(e);
       if (j["choices"].empty()) continue;
       const json& c = j["choices"][0];
       texts[c["index"]] += c["text"];
       if (!c["finish_reason"].is_null()) ends[c["index"]] = c["finish_reason"];
-      if (!c["logprobs"].is_null())
-        for (const json& t : c["logprobs"]["tokens"]) logprobs[c["index"]].push_back(t);
+      if (c["logprobs"].is_null()) continue;
+      for (const json& t : c["logprobs"]["tokens"]) logprobs[c["index"]].push_back(t);
+      for (const json& o : c["logprobs"]["text_offset"]) offsets[c["index"]].push_back(o);
     }
     ASSERT_FALSE(whole["choices"].empty());
     for (const json& c : whole["choices"]) {
       EXPECT_EQ(json(texts[c["index"]]), c["text"]);
       EXPECT_EQ(json(ends[c["index"]]), c["finish_reason"]);
-      if (!c["logprobs"].is_null()) { EXPECT_EQ(logprobs[c["index"]], c["logprobs"]["tokens"]); }
+      if (c["logprobs"].is_null()) continue;
+      EXPECT_EQ(logprobs[c["index"]], c["logprobs"]["tokens"]);
+      EXPECT_EQ(offsets[c["index"]], c["logprobs"]["text_offset"]);
     }
     EXPECT_EQ(json::parse(client->events.back())["usage"], whole["usage"]);
   }
+}
+
+TEST_F(Serving, EqualPromptsOfARequestAreSampledApart) {
+  open();
+  const auto texts = [&](const std::string& seed) {
+    const json j = answer("/v1/completions", R"({"prompt":["abc","abc","abc"],"max_tokens":30,
+                                                 "ignore_eos":true)" +
+                                                 seed + "}");
+    return std::set<std::string>{j["choices"][0]["text"], j["choices"][1]["text"],
+                                 j["choices"][2]["text"]};
+  };
+  EXPECT_EQ(texts("").size(), 3u);
+  EXPECT_EQ(texts(R"(,"seed":7)").size(), 1u) << "a seed is that of each prompt";
+}
+
+TEST_F(Serving, NamesTheFieldThatTheEngineRefuses) {
+  open();
+  const auto field = [&](const char* fields) {
+    const HttpError e = error("/v1/completions", std::string(R"({"prompt":"a",)") + fields + "}");
+    EXPECT_EQ(e.status, 400) << e.what();
+    return e.param;
+  };
+  EXPECT_EQ(field(R"("logit_bias":{"99999":1})"), "logit_bias");
+  EXPECT_EQ(field(R"("stop_token_ids":[99999])"), "stop_token_ids");
+  EXPECT_EQ(
+      answer("/v1/completions",
+             R"({"prompt":"a","min_tokens":20,"ignore_eos":true})")["usage"]["completion_tokens"],
+      20)
+      << "more than the default length";
+}
+
+// An adapter's folder may have a tokenizer and no generation_config.json.
+TEST_F(Serving, ChatsOfAnAdapterEndAsThoseOfItsBase) {
+  const std::filesystem::path base = dir_ / "base", adapter = dir_ / "adapter";
+  write_served_folder(base);
+  write_file_atomic(base / "generation_config.json",
+                    json{{"eos_token_id", {served_eos, 65}}}.dump());
+  ModelConfig c = ModelSource::open(base).config();
+  c.lora.rank = 2, c.lora.alpha = 4;
+  const auto backend = make_cpu_backend(1);
+  ParamStore params(*backend, decoder_params(c), DType::f32);
+  params.initialise(1);
+  make_dirs(adapter);
+  write_adapter(adapter, c, params, base.string());
+  served_tokenizer().save(adapter);
+  write_file_atomic(adapter / "chat_template.jinja", served_template());
+  SamplingSpec s;
+  ChatPrompt(ModelSource::open(base, adapter), served_tokenizer()).add_stops(s);
+  EXPECT_NE(std::ranges::find(s.stop_ids, 65), s.stop_ids.end());
 }
 
 TEST_F(Serving, SamplesAsTheModelsDefaultsSay) {
@@ -141,6 +198,11 @@ TEST_F(Serving, Tokenizes) {
             (json{97, 256}));
   EXPECT_EQ(answer("/tokenize", R"({"messages":[{"role":"user","content":"a"}]})")["tokens"],
             (json{257, 97, 256, 258}));
+  const json prompt = answer("/v1/completions", R"({"prompt":"a<|end|>","max_tokens":1})");
+  EXPECT_EQ(prompt["usage"]["prompt_tokens"], 8);
+  const json special =
+      answer("/v1/completions", R"({"prompt":"a<|end|>","max_tokens":1,"parse_special":true})");
+  EXPECT_EQ(special["usage"]["prompt_tokens"], 2);
   EXPECT_EQ(answer("/detokenize", R"({"tokens":[97,98]})")["prompt"], "ab");
   EXPECT_EQ(error("/detokenize", R"({"tokens":[99999]})").status, 400);
   const json info = answer("/tokenizer_info");
@@ -148,6 +210,26 @@ TEST_F(Serving, Tokenizes) {
   EXPECT_EQ(info["chat_template"], served_template());
   EXPECT_EQ(answer("/v1/models")["data"][0]["id"], "m");
   EXPECT_EQ(answer("/v1/models/m")["object"], "model");
+}
+
+TEST_F(Serving, TokenizesChatsAsTheyAreAnswered) {
+  open();
+  write_file_atomic(dir_ / "chat_template.jinja",
+                    "{% if messages|length > 1 %}{{ raise_exception('one message') }}{% endif %}"
+                    "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"
+                    "{{ messages[0].content }}{% if big %}!{% endif %}{# <tool_call> #}");
+  serve({});
+  const std::string one = R"({"messages":[{"role":"user","content":"a"}])";
+  EXPECT_EQ(answer("/tokenize", one + "}")["tokens"], json{97});
+  EXPECT_EQ(answer("/tokenize", one + R"(,"chat_template_kwargs":{"big":true}})")["tokens"],
+            (json{97, 33}));
+  EXPECT_EQ(answer("/tokenize",
+                   one + R"(,"tools":[{"type":"function","function":{"name":"f"}}]})")["tokens"],
+            (json{102, 97}));
+  const HttpError e = error("/tokenize", R"({"messages":[{"role":"user","content":"a"},
+                                                         {"role":"user","content":"b"}]})");
+  EXPECT_EQ(e.status, 400);
+  EXPECT_EQ(e.param, "messages");
 }
 
 TEST_F(Serving, SeveralModelsAnswerByName) {

@@ -288,14 +288,6 @@ int32_t turn_end(const ChatTemplate& chat, const Tokenizer& tokenizer) {
   return -1;
 }
 
-std::vector<int32_t> answer_ends(const fs::path& dir, const ChatTemplate& chat,
-                                 const Tokenizer& tokenizer) {
-  std::vector<int32_t> ends = generation_ends(dir, tokenizer);
-  const int32_t turn = turn_end(chat, tokenizer);
-  if (turn >= 0 && std::ranges::find(ends, turn) == ends.end()) ends.push_back(turn);
-  return ends;
-}
-
 nlohmann::ordered_json written_chat_template(const std::filesystem::path& dir) {
   if (!ChatTemplate::exists(dir)) return {};
   if (dir.extension() == ".gguf") return gguf_chat_template(GgufFile(dir));

@@ -76,11 +76,6 @@ std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tok
 // The special token that closes the assistant's turn in a template; -1: none.
 int32_t turn_end(const ChatTemplate&, const Tokenizer&);
 
-// The tokens that end an answer of the model in `dir` with this template: generation_ends() plus
-// turn_end() if it is different.
-std::vector<int32_t> answer_ends(const std::filesystem::path& dir, const ChatTemplate&,
-                                 const Tokenizer&);
-
 struct EncodedChat {
   std::vector<int32_t> ids;
   std::vector<bool> answer;           // for each id: any of its bytes belongs to an answer
