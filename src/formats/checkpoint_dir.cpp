@@ -236,6 +236,8 @@ fs::path CheckpointWriter::commit() {
   Manifest manifest;
   for (auto& [file, digest] : files) manifest.files.push_back(std::move(digest));
   write_file_atomic(tmp_ / manifest_name, manifest_text(manifest));
+  if (std::error_code none; fs::exists(parent_ / name_ / kept_mark, none))
+    write_file_atomic(tmp_ / kept_mark, std::string_view());
   for (size_t i = tree.folders.size(); i-- > 0;) fsync_dir(tree.folders[i]);
 
   const fs::path final = parent_ / name_;

@@ -28,7 +28,7 @@ class CheckpointWriter {
       std::string_view file) const;  // where to write the file; creates subfolders
   void add(FileDigest);              // a known digest; commit() hashes other files
 
-  // Replaces an existing parent/name. Returns its path.
+  // Replaces an existing parent/name, whose mark of keep_for_others() stays. Returns its path.
   std::filesystem::path commit();
 
  private:

@@ -202,6 +202,19 @@ TEST(IoCheckpoint, RotateTellsWhatIsSparedForItsNameAlone) {
   EXPECT_EQ(names_in(dir.path()), 4) << "1, 4 and 5, and 6, which does not count";
 }
 
+// A resumed run may evaluate and save the step again that it had ended with.
+TEST(IoCheckpoint, AStepThatIsSavedAgainKeepsItsMark) {
+  const TempDir dir;
+  const fs::path parent = dir / "run/checkpoints";
+  for (int64_t step = 1; step <= 3; ++step) save(parent, step);
+  EXPECT_TRUE(keep_for_others(parent / step_name(1)));
+  for (int64_t step = 1; step <= 2; ++step) save(parent, step);
+  EXPECT_EQ(problem(parent / step_name(1)), "");
+  rotate_checkpoints(parent, 1, {});
+  EXPECT_TRUE(fs::exists(parent / step_name(1)));
+  EXPECT_FALSE(fs::exists(parent / step_name(2)));
+}
+
 TEST(IoCheckpoint, RotateKeepsWhatAnotherRunReads) {
   const TempDir dir;
   const fs::path parent = dir / "run/checkpoints";
