@@ -378,8 +378,14 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
 std::string resume_command(CLI::App& app, const std::vector<std::string>& given,
                            const std::string& program) {
   const CLI::App* command = find_command(app, given);
-  std::string text = quoted_for_shell(program) + " " + command->get_name();
-  const bool resumes = command->get_option_no_throw("--resume");
+  std::string text = quoted_for_shell(program);
+  const CLI::Option* resume = command->get_option_no_throw("--resume");
+  const bool resumes = resume;
+  if (resumes && resume->count() > 0) {  // the same call continues the run again
+    for (const std::string& a : given) text += " " + quoted_for_shell(a);
+    return text;
+  }
+  text += " " + command->get_name();
   // Flags that the run's config.toml does not store. A command without --resume continues by
   // itself.
   const std::set<std::string> kept_by_caller{"--run", "--device", "--threads", "--memory-limit",

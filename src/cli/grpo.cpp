@@ -69,7 +69,7 @@ void run_grpo(const GrpoFlags& f) {
                                     (config.batch_invariant && asked == TrainDType::automatic)});
   resolve_dtype(config.dtype, *backend);
   // A resumed run reads the setting from its folder, so the user did not ask for it now.
-  if (!f.run.resume && f.config.given("batch_invariant") && config.batch_invariant &&
+  if (!f.run.goes_on() && f.config.given("batch_invariant") && config.batch_invariant &&
       !backend->batch_invariant())
     fail_usage("--batch-invariant", "expected --dtype bf16 or fp8 on {}, got {}",
                backend->describe(), enum_name(config.dtype));

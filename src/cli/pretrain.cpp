@@ -94,10 +94,10 @@ void fit_vocab(PretrainSpec& spec, bool given, int64_t tokens) {
   int64_t& vocab = spec.model.vocab;
   if (!given) {
     // A run that started with the preset's vocabulary keeps it.
-    if (!spec.resume || vocab_of_run(spec.run) != vocab) vocab = tokens;
+    if (!spec.goes_on() || vocab_of_run(spec.run) != vocab) vocab = tokens;
     return;
   }
-  if (spec.resume) return;
+  if (spec.goes_on()) return;
   if (vocab < tokens)
     fail_usage("--vocab", "expected at least the {} tokens of {}, got {}", tokens,
                spec.train.tokenizer, vocab);
@@ -123,7 +123,7 @@ ModelConfig model_of(const PretrainFlags& f, const TrainConfig& train) {
     m = model_over_preset(f.preset, f.model);
   else
     f.model.apply(m);
-  if (f.preset.empty() && !f.model.given("dim") && !f.run.resume)
+  if (f.preset.empty() && !f.model.given("dim") && !goes_on)
     fail_usage("pretrain",
                "pretrain needs a model: --preset, --model or model flags such as --dim");
   if (!goes_on) expect_layout(m);
@@ -157,7 +157,7 @@ void run(const PretrainFlags& f) {
   check_tokenizer(spec, f);
   if (!spec.train.val.empty() && !f.run.goes_on())
     note_shared_files(spec, files_of(spec.train.data), files_of(spec.train.val));
-  if (!spec.resume) spec.train.losses.expect_effect(spec.model);
+  if (!spec.goes_on()) spec.train.losses.expect_effect(spec.model);
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});

@@ -36,7 +36,9 @@ void RunFlags::add(CLI::App& app, const std::string& length) {
 void RunFlags::check_folder() const { expect_new_or_resumed(run, resume); }
 
 bool RunFlags::goes_on() const {
-  return resume && std::filesystem::exists(std::filesystem::path(run) / "config.toml");
+  RunSpec spec;
+  place(spec);
+  return spec.goes_on();
 }
 
 std::unique_ptr<BoardThread> RunFlags::open_board() const {

@@ -77,6 +77,20 @@ GroupNumbers parse_groups(std::string_view text, std::string_view where, float b
   return numbers;
 }
 
+std::string UpdateSpec::oddity(const ParamStore& store) const {
+  for (const auto& [flag, numbers] : {std::pair{"--lr-factors", &rates},
+                                      {"--group-beta1", &beta1s},
+                                      {"--group-beta2", &beta2s},
+                                      {"--group-weight-decay", &decays}})
+    for (int g = 0; g < group_count; ++g)
+      if ((*numbers)[size_t(g)] && store.range_size(Group(g)) == 0)
+        return fmt::format(
+            "{} sets {}, but this model trains no weights of that group: a tied head belongs to "
+            "embedding, and adapters to matrix",
+            flag, group_names[size_t(g)]);
+  return {};
+}
+
 Optimizer elementwise(UpdateRule rule, std::vector<SlotSpec> slots, const UpdateSpec& spec,
                       Groups groups) {
   for (SlotSpec& s : slots) s.groups = groups;

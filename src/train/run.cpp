@@ -130,15 +130,13 @@ class Run {
   // Starts with fresh weights, or with the checkpoint that was found.
   void begin(const std::optional<fs::path>& found) {
     make_training_buffers(model_.params, config_.update_spec());
-    if (found) {
-      load(*found, false);
-      extend();
-      write_length(spec_.run, settings_);
-      return reconcile(spec_.run, *found, config_.keep);
-    }
-    write_length(spec_.run, settings_);
+    if (found) load(*found, false), extend();
+    write_changes(spec_.run, settings_);
+    if (found) return reconcile(spec_.run, *found, config_.keep);
     for (const std::string& note : spec_.notes) spec_.tell(note);
-    if (const std::string odd = config_.oddity(steps_); !odd.empty()) spec_.tell(odd);
+    for (const std::string& odd :
+         {config_.oddity(steps_), config_.update_spec().oddity(model_.params)})
+      if (!odd.empty()) spec_.tell(odd);
     model_.begin(config_.seed);
     state_.total = steps_, state_.logits_bytes = logits_chunk_bytes(backend_);
     task_.begin(state_);
@@ -154,6 +152,7 @@ class Run {
     if (moves_on) {
       state_.data_step = now.data_step, state_.reloads = now.reloads + 1;
       state_.total = now.total, state_.log = now.log, state_.samples = now.samples;
+      state_.train_seconds = now.train_seconds, state_.update.skipped = now.update.skipped;
     }
     task_.load(state_, trainer.object("task"), moves_on);
     task_.update().set_state(state_.update);

@@ -33,6 +33,7 @@ struct RunSpec {
   // How the command spent its time before the run; the run continues the count.
   std::shared_ptr<Phases> phases = std::make_shared<Phases>();
 
+  bool goes_on() const { return resume && std::filesystem::exists(run / "config.toml"); }
   bool stopped() const { return stop && *stop; }
   void tell(const std::string& line) const {
     if (warn) warn(line);

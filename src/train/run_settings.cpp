@@ -46,13 +46,14 @@ json settings_in(const fs::path& file, const nlohmann::ordered_json& like) {
   return found;
 }
 
-}  // namespace
-
-// They do not affect what a run has computed so far.
-std::vector<std::string_view> RunSettings::free_in_every_run() {
-  return {"eval_every", "checkpoint_every", "save_best",  "keep",
-          "recompute",  "offload",          "target_loss"};
+// Settings that do not affect what a run has computed so far.
+bool free_in_every_run(std::string_view key) {
+  constexpr std::string_view all[] = {"eval_every", "checkpoint_every", "save_best",  "keep",
+                                      "recompute",  "offload",          "target_loss"};
+  return std::ranges::find(all, key) != std::end(all);
 }
+
+}  // namespace
 
 std::string RunSettings::toml() const {
   for (const auto& [key, value] : values.items())
@@ -69,7 +70,7 @@ void expect_same_settings(const json& began, const RunSettings& now, const std::
                           const std::string& remedy) {
   std::vector<std::string> others;
   for (const auto& [key, setting] : now.values.items()) {
-    if (std::ranges::find(now.free, key) != now.free.end()) continue;
+    if (free_in_every_run(key) || std::ranges::find(now.free, key) != now.free.end()) continue;
     const json value = setting, none;
     const json before = began.contains(key)          ? began.at(key)
                         : now.defaults.contains(key) ? json(now.defaults.at(key))
@@ -111,17 +112,18 @@ void expect_model_of_run(const fs::path& run, const std::string& model) {
        shown(began), shown(model), way_out(run));
 }
 
-void write_length(const fs::path& run, const RunSettings& now) {
+void write_changes(const fs::path& run, const RunSettings& now) {
   const fs::path file = run / "config.toml";
   const json began = settings_in(file, now.values);
-  std::string text = read_file(file);
-  for (const std::string key : lengths) {
-    if (!began.contains(key) || !grew(key, began[key], now.values.at(key))) continue;
+  const std::string before = read_file(file);
+  std::string text = before;
+  for (const auto& [key, was] : began.items()) {
+    const json is = now.values.at(key);
+    if (!grew(key, was, is) && (!free_in_every_run(key) || same_setting(was, is))) continue;
     const size_t at = ("\n" + text).find("\n" + key + " ");
-    if (at == text.npos) continue;
-    text.replace(at, text.find('\n', at) - at, key + " = " + now.values.at(key).dump());
-    write_file_atomic(file, text);
+    if (at != text.npos) text.replace(at, text.find('\n', at) - at, key + " = " + is.dump());
   }
+  if (text != before) write_file_atomic(file, text);
 }
 
 std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {

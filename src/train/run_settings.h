@@ -14,15 +14,15 @@
 namespace hearth::inline train {
 
 struct RunSettings {
-  nlohmann::ordered_json values = {};       // the whole config of the task
-  nlohmann::ordered_json defaults = {};     // of the same settings
-  std::vector<std::string_view> free = {};  // settings that a resumed run may change
+  nlohmann::ordered_json values = {};    // the whole config of the task
+  nlohmann::ordered_json defaults = {};  // of the same settings
+  // Settings that a resumed run may change, besides those that every run may.
+  std::vector<std::string_view> free = {};
 
-  // The fields of some configs. `free` is added to the settings that every run may change.
+  // The fields of some configs.
   template <class... Config>
   static RunSettings of(std::span<const std::string_view> free, const Config&... configs) {
-    RunSettings s{.free = free_in_every_run()};
-    s.free.insert(s.free.end(), free.begin(), free.end());
+    RunSettings s{.free = {free.begin(), free.end()}};
     (s.values.update(fields_to_json(configs)), ...);
     (s.defaults.update(fields_to_json(Config{})), ...);
     return s;
@@ -30,9 +30,6 @@ struct RunSettings {
 
   // The text of config.toml: a comment, and a line "key = value" for each setting.
   std::string toml() const;
-
- private:
-  static std::vector<std::string_view> free_in_every_run();
 };
 
 // Throws an error that names the settings in which `now` differs from those that a run began with:
@@ -52,8 +49,9 @@ void expect_settings_of_run(const std::filesystem::path& run, const RunSettings&
 // would ignore another model.
 void expect_model_of_run(const std::filesystem::path& run, const std::string& model);
 
-// After a run was extended: writes the new length into its config.toml.
-void write_length(const std::filesystem::path& run, const RunSettings&);
+// Writes what a resumed run has changed into its config.toml: a greater length, and the settings
+// that every run may change, except for paths. So a later --resume alone continues in the same way.
+void write_changes(const std::filesystem::path& run, const RunSettings&);
 
 // What identifies the run that a checkpoint belongs to.
 struct RunIdentity {

@@ -316,6 +316,9 @@ TEST_F(Resume, AMissingRunIsSaid) {
   const Ran r = run(folder, over_preset({"--resume"}));
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_NE(r.err.find("contains no run yet; starting a new one"), std::string::npos) << r.err;
+  const Ran bare = run(folder, {"pretrain", "--run", folder / "new", "--resume", "--data", data});
+  EXPECT_NE(bare.err.find("pretrain needs a model"), std::string::npos) << bare.err;
+  EXPECT_FALSE(fs::exists(folder / "new"));
 }
 
 TEST_F(Resume, ValidatesOnTheSameTokens) {

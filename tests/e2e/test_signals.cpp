@@ -115,6 +115,18 @@ TEST_F(Signals, AlignmentEndsTheSameWay) {
     EXPECT_EQ(again, std::string(HEARTH_BINARY) + " " + method +
                          " --device cpu --threads 1 --run " + run_dir.string() + " --resume");
     EXPECT_TRUE(fs::exists(run_dir / "latest/model.safetensors"));
+    // A resumed call continues the run again, and what it changed stays changed.
+    const auto logged = fs::file_size(run_dir / "log.jsonl");
+    const Arguments resumed{method, "--run", run_dir, "--resume", "--keep", "100"};
+    const pid_t second = start(folder, resumed, "resumed");
+    while (fs::file_size(run_dir / "log.jsonl") <= logged && !has_ended(second))
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    kill(second, SIGHUP);
+    EXPECT_EQ(wait_for(second), 128 + SIGHUP) << read_file(folder / "resumed.err");
+    EXPECT_TRUE(resume_line(read_file(folder / "resumed.err"))
+                    .ends_with("--run " + run_dir.string() + " --resume --keep 100"))
+        << read_file(folder / "resumed.err");
+    EXPECT_NE(read_file(run_dir / "config.toml").find("\nkeep = 100\n"), std::string::npos);
   }
 }
 

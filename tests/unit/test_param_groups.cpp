@@ -1,4 +1,5 @@
 // Learning rates, betas and weight decay of single parameter groups.
+#include "model/decoder.h"
 #include "sys/error.h"
 #include "train/config.h"
 #include "unit/message_of.h"
@@ -51,6 +52,23 @@ TEST(ParamGroups, ChangeTheStepsOfTheirGroupOnly) {
     for (const char* other : {"m", "wide", "h", "v"})
       EXPECT_EQ(weights(got, other), weights(plain, other)) << other;
   }
+}
+
+TEST(ParamGroups, OfWhichTheModelHasNoneAreNoted) {
+  const auto backend = make_cpu_backend(1);
+  const auto odd = [&](const UpdateSpec& spec, bool tied) {
+    ModelConfig c = preset("tiny");
+    c.tied = tied;
+    return spec.oddity(ParamStore(*backend, decoder_params(c.resolve()), DType::f32));
+  };
+  const UpdateSpec rate{.rates = parse_groups("embedding:2,head:3", "x")},
+      beta{.beta2s = parse_groups("head:0.5", "x")};
+  EXPECT_EQ(odd(rate, false), "");
+  EXPECT_EQ(odd({}, true), "");
+  EXPECT_EQ(odd(rate, true),
+            "--lr-factors sets head, but this model trains no weights of that group: a tied head "
+            "belongs to embedding, and adapters to matrix");
+  EXPECT_TRUE(odd(beta, true).starts_with("--group-beta2 sets head"));
 }
 
 TEST(ParamGroups, ScaleTheLearningRate) {

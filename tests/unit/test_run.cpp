@@ -21,6 +21,7 @@ TEST_F(RunTest, GoesBackPastBadDataInAnyTask) {
   });
   EXPECT_EQ(r.steps, 20);
   EXPECT_EQ(r.reloads, 1);
+  EXPECT_EQ(r.skipped, 3);
   EXPECT_EQ(r.tokens, 200);
   // Back from step 15 to step 10, but on with the data after the bad one.
   ASSERT_EQ(data_steps.size(), 25u);

@@ -259,9 +259,22 @@ TEST(RunFolder, MayBeExtended) {
   EXPECT_EQ(check({{"lr", 0.1}, {"steps", 20}}), "");
   expect_error(check({{"steps", 9}}), "steps = 10, not 9");
   expect_error(check({{"lr", 0.2}, {"steps", 20}}), "lr = 0.1, not 0.2");
-  write_length(run, {.values = {{"lr", 0.1}, {"steps", 20}, {"epochs", 3}}});
+  write_changes(run, {.values = {{"lr", 0.1}, {"steps", 20}, {"epochs", 3}}});
   const std::string text = read_file(run / "config.toml");
   EXPECT_TRUE(text.starts_with("lr = 0.1\nsteps = 20\nepochs = 3\n# The run")) << text;
+}
+
+TEST(RunFolder, RemembersWhatAResumedRunChanged) {
+  const TempDir dir;
+  const fs::path run = dir / "run";
+  open_run_folder(run, false, "steps = 10\nkeep = 3\nrecompute = \"none\"\ndata = [\"a\"]\n");
+  write_changes(
+      run,
+      {.values = {{"steps", 10}, {"keep", 1000}, {"recompute", "block"}, {"data", {"elsewhere"}}},
+       .free = {"data"}});
+  const std::string text = read_file(run / "config.toml");
+  EXPECT_TRUE(text.starts_with("steps = 10\nkeep = 1000\nrecompute = \"block\"\ndata = [\"a\"]\n"))
+      << text;
 }
 
 // One rule for config.toml, whose values are text, and for checkpoints.
