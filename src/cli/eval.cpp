@@ -194,7 +194,6 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 void write_logits(Examinee& e, const EvalFlags& f) {
   if (f.out.empty()) fail_usage("--out", "the task logits needs --out with the file to write");
   const ModelConfig& config = e.model.config();
-  if (f.context) fail_usage("--context", "the task logits runs each line whole; drop --context");
   auto lists = read_ids(f.data, config.vocab);
   keep_first(lists, f.limit);
   std::vector<TensorToWrite> tensors;
@@ -258,8 +257,21 @@ void print_result(const EvalFlags& f, const EvalResult& r) {
   put(fmt::format("n {}, {} scored\n", counted(r.n, r.unit), counted(r.tokens, "token")));
 }
 
+void expect_used(const EvalFlags& f, EvalTask task) {
+  const bool perplexity = task == EvalTask::perplexity, logits = task == EvalTask::logits;
+  const auto refuse = [&](const char* flag, bool given, bool used) {
+    if (given && !used) fail_usage(flag, "has no effect with --task {}; leave it out", f.task);
+  };
+  refuse("--stride", f.stride > 0, perplexity);
+  refuse("--bos", f.bos != "auto", !perplexity && !logits);
+  refuse("--out", !f.out.empty(), logits);
+  refuse("--greedy", f.greedy > 0, logits);
+  refuse("--context", f.context > 0, !logits);  // it runs each line whole
+}
+
 void run_eval(const EvalFlags& f) {
   const EvalTask task = parse_enum<EvalTask>(f.task, "--task");
+  expect_used(f, task);
   const CacheFormat cache = cache_format(f.kv);  // reports a wrong name before the model is loaded
   Examinee e(f);
   if (e.model.config().mla && cache != CacheFormat::plain)

@@ -127,6 +127,14 @@ void expect_used(const AskedFlags& f) {
   refuse("--decay-steps",
          number(f.args, "--decay-steps") > 0 && schedule != "wsd" && schedule != "wsd_sqrt",
          "only --schedule wsd and wsd_sqrt use it");
+  refuse("--decay-share",
+         number(f.args, "--decay-share") > 0 && number(f.args, "--decay-steps") > 0,
+         "--decay-steps gives the length of the decay");
+  refuse("--lr-floor",
+         number(f.args, "--lr-floor") > 0 &&
+             (schedule == "constant" || schedule == "wsd" || schedule == "wsd_sqrt"),
+         "only --schedule cosine and linear use it");
+  refuse("--ema-decay", last_name(f.args, "--baseline") != "ema", "only --baseline ema uses it");
   refuse("--adam-eps", last_name(f.args, "--optimizer") == "lion",
          "--optimizer lion does not use it");
   refuse("--sample-prompt", number(f.args, "--sample-every") == 0,

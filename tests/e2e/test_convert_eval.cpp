@@ -1,7 +1,7 @@
 // convert and eval as a user calls them.
 #include <cstring>
 
-#include "e2e/command.h"
+#include "e2e/short_runs.h"
 #include "formats/safetensors.h"
 #include "served_folder.h"
 
@@ -177,8 +177,17 @@ TEST(ConvertEval, LogitsOfTheFirstLines) {
   const Safetensors two(folder / "two");
   EXPECT_EQ(two.at("logits.1").shape, (std::vector<int64_t>{2, 260}));
   EXPECT_EQ(two.tensors().size(), 2u);
-  expect_error(run(folder, call + Arguments{"--context", "2", "--out", folder / "x"}), 2,
-               "[--context] the task logits runs each line whole");
+}
+
+TEST(ConvertEval, FlagsOfOtherTasksAreRefused) {
+  const Folder folder;
+  for (const char* line :
+       {"logits --context 2", "logits --stride 2", "logits --bos on", "perplexity --bos off",
+        "hellaswag --stride 64", "lambada --greedy 5", "choices --out x"}) {
+    const Arguments task = words(line);
+    expect_error(run(folder, Arguments{"eval", "--model", "m", "--data", "d", "--task"} + task), 2,
+                 "[" + task[1] + "] has no effect with --task " + task[0] + "; leave it out");
+  }
 }
 
 TEST(ConvertEval, WrongCalls) {

@@ -14,6 +14,15 @@ TEST(FlagEffects, UselessFlagsOfANewRunAreRefused) {
       {"pretrain --schedule cosine --decay-steps 10",
        "[--decay-steps] has no effect: only --schedule wsd and wsd_sqrt use it; leave it out\n"},
       {"sft --decay-steps 10", "[--decay-steps] has no effect"},
+      {"pretrain --schedule wsd --decay-steps 10 --decay-share 0.5",
+       "[--decay-share] has no effect: --decay-steps gives the length of the decay; leave it "
+       "out\n"},
+      {"sft --schedule constant --lr-floor 0.1",
+       "[--lr-floor] has no effect: only --schedule cosine and linear use it; leave it out\n"},
+      {"pretrain --schedule wsd-sqrt --decay-share 0.2 --lr-floor 0.1",
+       "[--lr-floor] has no effect"},
+      {"grpo --ema-decay 0.5",
+       "[--ema-decay] has no effect: only --baseline ema uses it; leave it out\n"},
       {"pretrain --optimizer lion --adam-eps 1e-6",
        "[--adam-eps] has no effect: --optimizer lion does not use it; leave it out\n"},
       {"pretrain --sample-prompt the",
@@ -47,7 +56,9 @@ TEST(FlagEffects, FlagsInUseAreNot) {
         "grpo --eval-data e.jsonl --eval-every 5", "pretrain --schedule wsd --decay-steps 10",
         "pretrain --schedule wsd-sqrt --decay-steps 10", "pretrain --eval-every 5 --help",
         "pretrain --decay-steps 0", "pretrain --optimizer muon --adam-eps 1e-6",
-        "grpo --beta 0.1 --kl k1", "pretrain --sample-every 5 --sample-prompt the"}) {
+        "grpo --baseline ema --ema-decay 0.5", "sft --lr-floor 0.1",
+        "pretrain --schedule wsd --decay-share 0.2 --lr-floor 0", "grpo --beta 0.1 --kl k1",
+        "pretrain --sample-every 5 --sample-prompt the"}) {
     const Ran r = run(folder, words(line));  // it lacks --run
     EXPECT_EQ(r.err.find("no effect"), std::string::npos) << line << ": " << r.err;
     EXPECT_EQ(r.err.find("got none"), std::string::npos) << line << ": " << r.err;
