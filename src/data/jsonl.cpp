@@ -223,7 +223,8 @@ std::string jsonl_text(std::string_view line, std::string_view where, const Text
     if (has("input") && !row["input"].is_null() && row["input"] != "") text += get("input") + "\n";
     return text + get("output");
   }
-  if (has("messages") || has("conversations")) return {};  // null or an empty list
+  for (const char* key : {"text", "messages", "conversations"})
+    if (has(key)) return {};  // null or an empty list
   fail(where,
        "expected text, messages, conversations, prompt + completion, prompt + chosen or "
        "instruction + output, got keys: {}{}",

@@ -7,6 +7,7 @@
 #include "served_folder.h"
 #include "sys/error.h"
 #include "unit/example_text.h"
+#include "unit/packed_bytes.h"
 #include "unit/test_io_support.h"
 
 namespace hearth {
@@ -320,6 +321,19 @@ TEST(AlignData, ReadsListsAndLines) {
     ADD_FAILURE();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("bad.jsonl:2"), std::string::npos) << e.what();
+  }
+}
+
+TEST(AlignData, ReadsCompressedRows) {
+  if (!can_unpack(Packing::gzip)) return;
+  const test::TempDir dir;
+  const std::string row = R"({"prompt": "p", "completion": "c"})";
+  for (const auto& [file, text] :
+       {std::pair{"a.jsonl.gz", row + "\n"}, {"b.json.gz", "[" + row + "]"}}) {
+    write_file_atomic(dir / file, gzip_of(text));
+    const std::string path = dir / file;
+    EXPECT_EQ(read_examples({path}, encoder()).kept.size(), 1u) << file;
+    EXPECT_EQ(read_prompts(path)[0].prompt, "p") << file;
   }
 }
 

@@ -49,6 +49,8 @@ TEST(Jsonl, ShareGptsMessagesAreJoined) {
   EXPECT_EQ(strict(R"({"text":null,"messages":[],"conversations":[{"from":"gpt","value":"b"}]})"),
             "ok b");
   EXPECT_EQ(strict(R"({"instruction":"a","output":"b","conversations":[]})"), "ok a\nb");
+  for (const char* key : {"text", "messages", "conversations"})
+    EXPECT_EQ(strict(std::string("{\"") + key + "\":null}"), "ok ") << "no text";
   EXPECT_EQ(error_of([] { jsonl_text(R"({"prompt":null,"completion":"a"})", "f:1"); }),
             "[f:1] expected a string or a list of messages in \"prompt\", got null");
 }

@@ -9,8 +9,8 @@
 #include "data/jsonl.h"
 #include "data/shards.h"
 #include "formats/json.h"
+#include "sys/compression/byte_stream.h"
 #include "sys/error.h"
-#include "sys/files/files.h"
 
 namespace hearth::inline data {
 namespace {
@@ -62,9 +62,9 @@ template <class Body>
 void each_row(const std::vector<std::string>& patterns, std::string_view keys, Body body) {
   for (const fs::path& file : expand_globs(patterns)) {
     refuse_table(file, keys);
-    if (file.extension() == ".json") {
+    if (extension_of(file) == ".json") {
       const ordered_json all =
-          parse_ordered_json(read_file(file, JsonLimits{}.max_bytes), file.string());
+          parse_ordered_json(read_unpacked(file, JsonLimits{}.max_bytes), file.string());
       if (!all.is_array()) fail(file.string(), "expected a list of rows, got {}", all.type_name());
       for (size_t i = 0; i < all.size(); ++i)
         body(all[i], fmt::format("{}: row {}", file.string(), i));

@@ -6,8 +6,8 @@
 #include "data/examples/messages.h"
 #include "data/examples/templates.h"
 #include "formats/json.h"
+#include "sys/compression/byte_stream.h"
 #include "sys/error.h"
-#include "sys/files/files.h"
 #include "sys/hash/hash.h"
 
 namespace hearth::inline data {
@@ -107,7 +107,7 @@ std::vector<PromptRow> read_prompts(const std::filesystem::path& path, const Pro
     fail_usage("prompt_form", "expected a {{}} where the prompt goes, got {}",
                in_quotes(spec.form));
   refuse_table(path, "a \"prompt\" and what the reward asks for, such as an \"answer\"");
-  const std::string all = read_file(path, rows_file_limit);
+  const std::string all = read_unpacked(path, rows_file_limit);
   const std::string name = path.string();
   std::vector<PromptRow> rows;
   if (const size_t first = all.find_first_not_of(" \t\r\n");
