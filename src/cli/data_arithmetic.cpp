@@ -14,7 +14,8 @@ struct ArithmeticFlags {
 };
 
 void run_data_arithmetic(const ArithmeticFlags& flags) {
-  expect_new(std::filesystem::path(flags.out) / "pretrain.txt", flags.force);
+  for (const char* name : arithmetic_files)
+    expect_new(std::filesystem::path(flags.out) / name, flags.force);
   const ArithmeticSet set = make_arithmetic(flags.spec);
   write_arithmetic(flags.out, set);
   if (flags.json)

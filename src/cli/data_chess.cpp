@@ -16,7 +16,7 @@ struct DataChessFlags {
   chess::PuzzleSpec puzzles;
   int64_t nodes = chess::StockfishSpec().nodes;
   int threads = 0;
-  bool json = false;
+  bool json = false, force = false;
 };
 
 bool has_task(const DataChessFlags& flags, std::string_view task) {
@@ -53,6 +53,7 @@ ordered_json report_of(const chess::ChessDataCounts& n, const chess::StockfishPo
 }
 
 void run_data_chess(const DataChessFlags& flags) {
+  expect_new(flags.out, flags.force);
   if (!flags.puzzles.puzzles.empty()) return run_puzzles(flags);
   chess::ChessDataSpec spec = flags.spec;
   spec.format = flags.format == "text" ? chess::RowFormat::text : chess::RowFormat::jsonl;
@@ -86,6 +87,7 @@ void add_data_chess(CLI::App& app) {
       app.add_subcommand("chess", "generate rows of the chess tasks from self-play or puzzles");
   chess::SelfPlaySpec& play = flags->spec.play;
   c->add_option("--out", flags->out, "file to write")->required();
+  add_force(*c, flags->force);
   c->add_option("--games", flags->spec.games, "number of games to play")
       ->check(at_least(1))
       ->capture_default_str();

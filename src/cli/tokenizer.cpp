@@ -37,9 +37,15 @@ struct TrainFlags {
   bool force = false, json = false;
 };
 
+// A folder to save a tokenizer in; tokenizer_config.json may have a chat template to lose.
+void expect_new_tokenizer(const fs::path& folder, bool force) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    expect_new(folder / name, force);
+}
+
 void run_train(const TrainFlags& flags) {
   const fs::path out = fs::path(flags.out) / "tokenizer.json";
-  expect_new(out, flags.force);
+  expect_new_tokenizer(flags.out, flags.force);
   expect_writable(out);
   std::vector<fs::path> files = expand_globs(flags.input);
   refuse_folders(files, "*.txt");
@@ -238,9 +244,11 @@ void run_template(TemplateFlags flags) {
 
 struct SaveFlags {
   std::string tokenizer, pattern, out;
+  bool force = false;
 };
 
 void run_save(const SaveFlags& flags) {
+  expect_new_tokenizer(flags.out, flags.force);
   Tokenizer::load(flags.tokenizer, flags.pattern).save(flags.out);
   fmt::print("{}\n", (fs::path(flags.out) / "tokenizer.json").string());
 }
@@ -348,6 +356,7 @@ void add_save(CLI::App& app) {
       app.add_subcommand("save", "convert a tokenizer of any supported format to tokenizer.json");
   add_source(*c, flags->tokenizer, flags->pattern);
   c->add_option("--out", flags->out, "output folder")->required();
+  add_force(*c, flags->force);
   c->callback([flags] { run_save(*flags); });
 }
 

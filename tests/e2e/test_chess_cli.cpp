@@ -55,6 +55,10 @@ TEST(ChessCommand, DataWithoutStockfishSaysWhatIsLeftOut) {
   EXPECT_EQ(report["policy_rows"], 0);
   EXPECT_TRUE(report["stockfish"].is_null());
   EXPECT_GT(report["environment_rows"], 50);
+  const std::string before = read_file(out);
+  expect_error(run(folder, {"data", "chess", "--out", out, "--games", "1", "--stockfish", "none"}),
+               1, "this file exists: choose another place, or --force");
+  EXPECT_EQ(read_file(out), before);
   const auto scored =
       json_of(run(folder, {"chess", "score", "--data", out, "--stockfish", "none"}));
   EXPECT_EQ(scored["environment"]["rows"], report["environment_rows"]);

@@ -48,6 +48,15 @@ TEST_F(DataTokenizer, IsOverwrittenOnlyOnRequest) {
   const Ran forced = run(folder, again + Arguments{"--force"});
   EXPECT_EQ(forced.status, 0) << forced.err;
   EXPECT_NE(read_file(folder / "tok/tokenizer.json"), before);
+  const Arguments save{"tokenizer", "save", "--tokenizer", folder / "tok", "--out"};
+  expect_error(run(folder, save + Arguments{folder / "tok"}), 1,
+               "tokenizer.json] this file exists");
+  // tokenizer_config.json may have a chat template.
+  make_dirs(folder / "config");
+  write_file_atomic(folder / "config/tokenizer_config.json", std::string_view("{}"));
+  expect_error(run(folder, save + Arguments{folder / "config"}), 1,
+               "tokenizer_config.json] this file exists");
+  EXPECT_EQ(run(folder, save + Arguments{folder / "config", "--force"}).status, 0);
 }
 
 TEST_F(DataTokenizer, ARunFolderIsATokenizer) {

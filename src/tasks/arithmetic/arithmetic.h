@@ -35,6 +35,9 @@ ArithmeticSet make_arithmetic(const ArithmeticSpec&);
 // "completion"}, preferences.jsonl {"prompt", "chosen", "rejected"}, prompts.jsonl {"prompt",
 // "answer"}, and for held-out problems heldout.txt and heldout.jsonl {"prompt", "completion",
 // "answer"}. Each file is written atomically.
+inline constexpr const char* arithmetic_files[] = {"pretrain.txt",      "sft.jsonl",
+                                                   "preferences.jsonl", "prompts.jsonl",
+                                                   "heldout.txt",       "heldout.jsonl"};
 void write_arithmetic(const std::filesystem::path& folder, const ArithmeticSet&);
 
 }  // namespace hearth::inline tasks
