@@ -284,6 +284,23 @@ TEST(ModelFolder, SavesMasterWeights) {
             b.params.values(Part::weight, "embed.weight"));
 }
 
+// The layout has no key for a bias of one projection alone, so the others are written as zeros.
+TEST(ModelFolder, SavesZeroBiasesBesideMasterWeights) {
+  ModelConfig c = llama_like();
+  c.out_bias = true;
+  for (const DType d : {DType::bf16, DType::f32}) {
+    Weights a(c, DType::bf16), b(c);
+    fill(a.params);
+    TempDir dir;
+    save(dir / "m", c, a.params, d);
+    ModelSource::open(dir / "m").load(b.params);
+    for (const ParamSpec& s : b.params.specs())
+      EXPECT_EQ(a.params.values(d == DType::f32 ? Part::master : Part::weight, s.name),
+                b.params.values(Part::weight, s.name))
+          << s.name;
+  }
+}
+
 TEST(ModelFolder, ReadsShards) {
   const ModelConfig c = llama_like();
   Weights a(c), b(c);

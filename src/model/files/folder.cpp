@@ -352,8 +352,8 @@ std::vector<TensorToWrite> hf_tensors(const ModelConfig& config, ParamStore& sto
   const bool rounded = store.made(Part::weight) && dtype == DType::bf16 && dtype == store.dtype();
   // A gain that is stored without its 1 has more digits there than the rounded gain has.
   const auto part_of = [&store, rounded](const FileTensor& t) {
-    const bool finer =
-        store.made(Part::master) && store.trainable(t.param) && (!rounded || t.offset != 0);
+    const bool finer = !t.param.empty() && store.made(Part::master) && store.trainable(t.param) &&
+                       (!rounded || t.offset != 0);
     return finer ? Part::master : Part::weight;
   };
   std::vector<TensorToWrite> out;
