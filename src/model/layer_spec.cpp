@@ -54,9 +54,11 @@ void resolve_layers(ModelConfig& c) {
   if (c.value_embeds < 0 || c.value_embeds > c.layers / 2)
     fail("model", "expected value_embeds of 0 to half of the {} layers, got {}", c.layers,
          c.value_embeds);
-  if (c.window < 0) fail("model", "expected a window of 0 or more, got {}", c.window);
-  if (c.long_window < 0)
-    fail("model", "expected a long_window of 0 or more, got {}", c.long_window);
+  constexpr int64_t most = INT32_MAX;  // as kernels count positions
+  if (c.window < 0 || c.window > most)
+    fail("model", "expected a window of 0 to {}, got {}", most, c.window);
+  if (c.long_window < 0 || c.long_window > most)
+    fail("model", "expected a long_window of 0 to {}, got {}", most, c.long_window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
   resolve_ropes(c);
 }

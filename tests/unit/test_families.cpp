@@ -382,6 +382,34 @@ TEST(FamilyGguf, ReadsWhichLayersHaveAWindow) {
   }
 }
 
+// Keys that llama.cpp reads and that change the model.
+TEST(FamilyGguf, ReadsOrRefusesWhatChangesTheModel) {
+  const ModelConfig c = config_from_hf_json(gguf_families()[3].config, "config");
+  const auto backend = make_cpu_backend(1);
+  ParamStore store(*backend, decoder_params(c), DType::f32);
+  const TempDir dir;
+  write_gguf_model(dir / "m.gguf", c, store, {});
+  const GgufFile file(dir / "m.gguf");  // stays mapped while its table is read
+  const auto with = [&](const char* key, GgufKind kind, auto value) {
+    GgufTable t = file;
+    t.values[fmt::format("olmo2.{}", key)] = {.kind = kind,
+                                              .bytes = std::as_bytes(std::span(&value, 1))};
+    return read_gguf_config(t);
+  };
+  EXPECT_EQ(error_of([&] { with("attention.sliding_window", GgufKind::u32, 0u); }), "");
+  expect_error(error_of([&] { with("attention.sliding_window", GgufKind::u32, 4096u); }),
+               "expected no olmo2.attention.sliding_window, got 4096: OLMo 3 is not supported");
+  EXPECT_EQ(error_of([&] { with("attention.causal", GgufKind::flag, uint8_t(1)); }), "");
+  expect_error(error_of([&] { with("attention.causal", GgufKind::flag, uint8_t(0)); }),
+               "expected olmo2.attention.causal to be true, got false");
+  for (const char* key : {"rope.scaling.factor", "rope.scale_linear"}) {
+    const ModelConfig scaled = with(key, GgufKind::f32, 4.f);
+    EXPECT_EQ(scaled.rope_scaling, RopeScaling::linear) << key;
+    EXPECT_EQ(scaled.rope_factor, 4) << key;
+    EXPECT_TRUE(with(key, GgufKind::f32, 1.f) == c.resolve()) << key;
+  }
+}
+
 // llama.cpp gives a gemma3 windows, and a RoPE of their own, only by the key of their width.
 TEST(FamilyGguf, Gemma3HasNoWindowsWithoutTheirWidth) {
   ModelConfig c = config_from_hf_json(gguf_families()[6].config, "config");

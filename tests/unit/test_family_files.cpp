@@ -37,6 +37,17 @@ TEST(FamilyFiles, AcceptsBothNamesOfTheHeadOfGptNeox) {
   EXPECT_TRUE(Safetensors(dir / "back").find("embed_out.weight"));
 }
 
+// transformers' default where a config asks for windows and does not say how wide.
+TEST(FamilyFiles, QwensWindowsAreOf4096Tokens) {
+  for (const char* type : {"qwen2", "qwen3"}) {
+    json keys = llama_keys(type);
+    keys.update({{"use_sliding_window", true}, {"max_window_layers", 1}});
+    EXPECT_EQ(config_from_hf_json(keys, type).window, 4096);
+    keys["sliding_window"] = nullptr;
+    EXPECT_EQ(config_from_hf_json(keys, type).window, 0);
+  }
+}
+
 TEST(FamilyFiles, AnIncompleteSetOfExpertsIsRefused) {
   json keys = llama_keys("mixtral");
   keys["num_local_experts"] = 3, keys["num_experts_per_tok"] = 2;

@@ -126,9 +126,12 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
             "[model] expected a window_pattern of S and L, got \"SX\"");
   EXPECT_EQ(refusal([](C& c) { c.window_pattern = ""; }),
             "[model] expected a window_pattern of S and L, got \"\"");
-  EXPECT_EQ(refusal([](C& c) { c.window = -1; }), "[model] expected a window of 0 or more, got -1");
+  EXPECT_EQ(refusal([](C& c) { c.window = -1; }),
+            "[model] expected a window of 0 to 2147483647, got -1");
+  EXPECT_EQ(refusal([](C& c) { c.window = int64_t(1) << 32; }),
+            "[model] expected a window of 0 to 2147483647, got 4294967296");
   EXPECT_EQ(refusal([](C& c) { c.long_window = -1; }),
-            "[model] expected a long_window of 0 or more, got -1");
+            "[model] expected a long_window of 0 to 2147483647, got -1");
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = 1; }), "[model] expected dropouts in [0, 1), got 1");
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = NAN; }),
             "[model] expected dropouts in [0, 1), got nan");

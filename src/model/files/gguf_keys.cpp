@@ -48,7 +48,12 @@ json read_rope_keys(const GgufTable& f, const std::string& arch) {
     rope["low_freq_factor"] = f.has(low_key) ? f.number(low_key) : 1.0;
     rope["high_freq_factor"] = f.has(high_key) ? f.number(high_key) : 4.0;
     rope["original_max_position_embeddings"] = f.has(context_key) ? f.whole(context_key) : 8192;
-  } else if (f.has(scaling + "type") && f.text(scaling + "type") != "none") {
+  } else if (!f.has(scaling + "type")) {
+    // A file that names no type scales linearly if it has a factor; older files have another key.
+    for (const std::string& key : {arch + "rope.scale_linear", scaling + "factor"})
+      if (f.has(key) && f.number(key) != 0 && f.number(key) != 1)
+        rope["rope_type"] = "linear", rope["factor"] = f.number(key);
+  } else if (f.text(scaling + "type") != "none") {
     rope["rope_type"] = f.text(scaling + "type");
     rope["factor"] = f.number(scaling + "factor");
     if (f.has(scaling + "original_context_length"))
@@ -70,6 +75,12 @@ void refuse_unused_keys(const GgufTable& f, const std::string& arch, HfType type
     if (f.has(key) && f.number(key) != value)
       fail(f.where, "expected {} to be {}, got {}: not supported", key, value, f.number(key));
   }
+  const std::string causal = arch + "attention.causal", window = arch + window_key;
+  if (f.has(causal) && !f.flag(causal))
+    fail(f.where, "expected {} to be true, got false: such a model predicts no next tokens",
+         causal);
+  if (type == HfType::olmo2 && f.has(window) && f.whole(window) > 0)
+    fail(f.where, "expected no {}, got {}: OLMo 3 is not supported", window, f.whole(window));
   if (type == HfType::deepseek_v3) return;
   const std::string k = arch + "attention.key_length", v = arch + "attention.value_length";
   if (f.has(k) && f.has(v) && f.whole(k) != f.whole(v))

@@ -69,12 +69,14 @@ bool slides(const Keys& k) {
 
 // qwen2 and qwen3: the layers with a window are listed by name, or all from max_window_layers on.
 void read_qwen_window(ModelConfig& c, const Keys& k) {
-  if (!slides(k)) return;
+  if (!k.get<bool>("use_sliding_window", false)) return;
+  const int64_t window = k.get_or_zero<int64_t>("sliding_window", 4096);
+  if (window == 0) return;
   std::string pattern;
   const int64_t full = k.get<int64_t>("max_window_layers", 28);
   for (int64_t i = 0; i < c.layers; ++i) pattern += i < full ? 'L' : 'S';
   if (k.has("layer_types")) pattern = read_layer_types(c, k);
-  set_window(c, k.get<int64_t>("sliding_window"), pattern);
+  set_window(c, window, pattern);
 }
 
 // mistral and phi3: all layers or none.
