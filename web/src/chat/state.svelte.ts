@@ -73,6 +73,7 @@ class Chat {
   private open = new Map<string, Conversation>(); // conversations in memory, some in the background
   private stops = new Map<string, AbortController>();
   private saving = new Map<string, ReturnType<typeof setTimeout>>();
+  private removed = new Set<string>(); // ids of conversations; an answer may end after its conversation is deleted
   private tab = tab_name();
   private others = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('hearth-chat');
 
@@ -118,9 +119,11 @@ class Chat {
     }
   }
 
-  // Applies a change to a conversation, which need not be the one on the screen.
+  // Applies a change to a conversation, which need not be the one on the screen. A new one is not in `open` yet.
   private update(id: string, change: (c: Conversation) => Conversation) {
-    const c = change(this.open.get(id) ?? this.current);
+    const known = this.open.get(id) ?? (this.current.id === id ? this.current : undefined);
+    if (!known || this.removed.has(id)) return;
+    const c = change(known);
     this.open.set(id, c);
     if (this.current.id === id) this.current = c;
     this.save_soon(id);
@@ -163,11 +166,17 @@ class Chat {
   }
 
   async remove(id: string) {
+    this.removed.add(id);
     for (const m of Object.keys(this.open.get(id)?.messages ?? {})) this.stop(m);
     clearTimeout(this.saving.get(id));
     this.saving.delete(id);
     this.open.delete(id);
-    await db.remove(id);
+    try {
+      await db.remove(id);
+    } catch (e) {
+      this.removed.delete(id);
+      throw e;
+    }
     await this.load_list();
     this.others?.postMessage(id);
   }

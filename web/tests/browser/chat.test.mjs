@@ -155,6 +155,45 @@ test('conversations are exported, deleted and imported', { skip: no_browser }, a
   });
 });
 
+test('a conversation deleted while its answer streams stays deleted', { skip: no_browser }, async () => {
+  await with_page({ path }, async ({ page, server }) => {
+    await send(page, 'Tell me a long story.');
+    await until(() => body(page).innerText(), (v) => v.length > 10, 'the first words');
+    await page.getByRole('button', { name: 'Delete Tell me a long story.' }).click();
+    const none = page.getByText('Conversations stay in this browser.');
+    await none.waitFor();
+    await until(() => server.state.cancelled, (n) => n === 1, 'requests cancelled');
+    await page.waitForTimeout(600); // longer than an answer waits to be saved
+    assert.ok(await none.isVisible());
+    await page.reload();
+    await none.waitFor();
+  });
+});
+
+test('a conversation deleted in the background leaves the one on the screen as it was', { skip: no_browser }, async () => {
+  await with_page({ path }, async ({ page, server }) => {
+    const rows = page.locator('#conversations .row');
+    const fresh = page.getByRole('button', { name: 'New conversation' });
+    await ask(page, 'first');
+    await fresh.click();
+    await ask(page, 'second');
+    await fresh.click();
+    await send(page, 'Tell me a long story.');
+    await until(() => body(page).innerText(), (v) => v.length > 10, 'the first words');
+    const hash = await page.evaluate(() => location.hash);
+    await page.getByRole('button', { name: 'first', exact: true }).click();
+    await until(() => page.locator('[data-message="user"] .body').innerText(), (v) => v === 'first', 'the first question');
+    await page.getByRole('button', { name: 'Delete Tell me a long story.' }).click();
+    await until(() => server.state.cancelled, (n) => n === 1, 'requests cancelled');
+    await until(() => rows.count(), (n) => n === 2, 'conversations');
+    await page.waitForTimeout(600);
+    await page.evaluate((hash) => (location.hash = hash), hash);
+    await until(() => page.locator('[data-message]').count(), (n) => n === 0, 'messages of the deleted conversation');
+    await page.reload();
+    await until(() => rows.allInnerTexts(), (v) => v.join() === 'second,first', 'conversations, the newest first');
+  });
+});
+
 test('a second tab sees the conversation', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server, context }) => {
     const other = await context.newPage();
