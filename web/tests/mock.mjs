@@ -16,11 +16,15 @@ const noise = (i, salt = 0) => {
 
 // --- runs ---
 
+const flat = (line) => Object.fromEntries(Object.entries(line).flatMap(([k, v]) => (Array.isArray(v) ? v.map((x, i) => [`${k}.${i}`, x]) : [[k, v]])));
+
 class File {
   lines = [];
+  numbers = []; // lines with an entry of an array as a key of its own
   ends = []; // byte offset after each line
   append(line) {
     this.lines.push(line);
+    this.numbers.push(Object.values(line).some(Array.isArray) ? flat(line) : line);
     this.ends.push((this.ends.at(-1) ?? 0) + Buffer.byteLength(JSON.stringify(line)) + 1);
   }
   get bytes() {
@@ -29,8 +33,8 @@ class File {
 }
 
 class Run {
-  constructor(id, task, { steps, salt = 0, name = id.split('/').at(-1), lr = 3e-3, state = 'finished', trouble = null }) {
-    Object.assign(this, { id, task, steps, salt, name, lr, state, trouble });
+  constructor(id, task, { steps, salt = 0, name = id.split('/').at(-1), lr = 3e-3, state = 'finished', trouble = null, experts = 0 }) {
+    Object.assign(this, { id, task, steps, salt, name, lr, state, trouble, experts });
     this.log = new File();
     this.perf = new File();
     this.samples = new File();
@@ -68,6 +72,7 @@ class Run {
       if (s % 617 === 0) Object.assign(line, { skipped: true, spike: true, loss: line.loss + 3 });
       if (s % 899 === 0) line.skipped = true;
       if (this.task === 'grpo') Object.assign(line, this.policy(s, e));
+      if (this.experts > 0) line.expert_load = Array.from({ length: this.experts }, (_, i) => 1 + 0.2 * e(20 + i));
       this.put('log', line);
       const perf = { step: s, ms: 420 + 12 * e(3), tokens_per_s: 156000 + 4000 * e(4), tflops: 410 + 9 * e(4), mfu: 0.47 + 0.01 * e(4), memory_bytes: 41e9, peak_memory_bytes: 43e9, celsius: 58 + 3 * e(5), watts: 640 + 30 * e(6), utilisation: 97 + 2 * e(7), device_memory_bytes: 44e9 };
       if (this.task === 'grpo') Object.assign(perf, { rollout_ms: 260, reward_wait_ms: 4, score_ms: 0, train_ms: 150, rollout_tokens_per_s: 92000, train_tokens_per_s: 181000 });
@@ -93,7 +98,7 @@ class Run {
   }
 
   detail() {
-    const keys = (file) => [...new Set(file.lines.flatMap((l) => Object.keys(l)))].filter((k) => k !== 'step');
+    const keys = (file) => [...new Set(file.numbers.flatMap((l) => Object.keys(l)))].filter((k) => k !== 'step');
     const log = keys(this.log);
     return { run: this.info(), config: this.config, config_text: Object.entries(this.config).map(([k, v]) => `${k} = ${JSON.stringify(v)}`).join('\n'), keys: { log, perf: keys(this.perf) }, steps_logged: this.step, best: { step: 1900, value: 2.61, key: 'val_loss' }, checkpoints: [{ step: 1000, bytes: 1.5e9, latest: false, best: true }, { step: this.step, bytes: 1.5e9, latest: true, best: false }], memory: { weights: 0.25e9, gradients: 0.5e9, 'optimizer state': 1e9, activations: 38e9 }, seconds: { model: 1.2, data: 0.4, first_steps: 9, steps: 830, evaluate: 41, save: 3, total: 884.6 } };
   }
@@ -102,9 +107,9 @@ class Run {
     const xs = { tokens: (s) => s * 65536, time: (s) => s * 0.42, step: (s) => s }[x];
     const series = {};
     for (const key of keys) {
-      const file = [this.log, this.perf].find((f) => f.lines.some((l) => key in l));
+      const file = [this.log, this.perf].find((f) => f.numbers.some((l) => key in l));
       if (!file) continue;
-      const all = file.lines.filter((l) => key in l).map((l) => [xs(l.step), l[key] === true ? 1 : l[key]]).filter(([u]) => u >= from && u <= to);
+      const all = file.numbers.filter((l) => key in l).map((l) => [xs(l.step), l[key] === true ? 1 : l[key]]).filter(([u]) => u >= from && u <= to);
       series[key] = all.length <= points ? { x: all.map((p) => p[0]), mean: all.map((p) => p[1]), decimated: false } : decimate(all, points);
     }
     return { x, series, offset: { log: this.log.bytes, perf: this.perf.bytes } };
@@ -147,7 +152,7 @@ function make_runs() {
   ];
   for (const r of runs) r.advance(r.steps);
   for (const r of runs) r.updated = r.started + 900e3;
-  const live = new Run('live', 'pretrain', { steps: 5000, state: 'running' });
+  const live = new Run('live', 'pretrain', { steps: 5000, state: 'running', experts: 4 });
   live.started = Date.now() - 60e3;
   live.advance(120);
   return [...runs, live];

@@ -77,7 +77,7 @@ export function charts_for(keys: Iterable<string>): ChartSpec[] {
   const others = new Map<string, string[]>();
   for (const k of have)
     if (!named.has(k) && is_charted(k) && !shown_elsewhere.has(k) && !part.test(k)) {
-      const title = k.replace(/_?\d+$/, '') || k;
+      const title = k.replace(/[._]?\d+$/, '') || k;
       others.set(title, [...(others.get(title) ?? []), k]);
     }
   for (const [title, keys] of [...others].sort(([a], [b]) => a.localeCompare(b)))

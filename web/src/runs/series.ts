@@ -34,15 +34,37 @@ export function append(s: Series, x: number, v: Value): boolean {
   return true;
 }
 
-// The values of one line of a log, by name; `step` itself is the axis.
+// The limits of src/board/line_numbers.cpp, so that live points have the names that the server gives.
+const max_depth = 16; // of a line; a deeper one has no values
+const max_key = 128; // bytes
+const max_entries = 256; // of an array
+const max_items = 4096; // of a line
+const no_name = /^$|[\u0000-\u001f\u007f"\\]/; // empty, or escaped in JSON
+const utf8 = new TextEncoder();
+
+// Empty if the key cannot be the name of a series.
+function join_names(prefix: string, key: string): string {
+  const name = prefix ? `${prefix}.${key}` : key;
+  return no_name.test(key) || utf8.encode(name).length > max_key ? '' : name;
+}
+
+// The values of one line of a log, by name: `load.0` for an entry of an array, `load.max` for one of an
+// object. `step` itself is the axis.
 export function values_of(line: Record<string, unknown>): [string, Value][] {
   const found: [string, Value][] = [];
-  for (const [name, v] of Object.entries(line)) {
-    if (name === 'step') continue;
-    if (typeof v === 'number' || v === null) found.push([name, v]);
-    else if (typeof v === 'boolean') found.push([name, v ? 1 : 0]);
-  }
-  return found;
+  // An empty name below the first level means that the values are not wanted. False: too deep.
+  const read = (v: unknown, name: string, depth: number): boolean => {
+    if (typeof v === 'object' && v !== null) {
+      const wanted = depth === 1 || name !== '';
+      const most = Array.isArray(v) ? max_entries : Infinity;
+      return depth <= max_depth &&
+        Object.entries(v).every(([key, w], i) => read(w, wanted && i < most ? join_names(name, key) : '', depth + 1));
+    }
+    if (name && typeof v !== 'string' && found.length < max_items)
+      found.push([name, v !== null && Number.isFinite(Number(v)) ? Number(v) : null]);
+    return true;
+  };
+  return read(line, '', 1) ? found.filter(([name]) => name !== 'step') : [];
 }
 
 // A series as the charts need it: x ascending, and of points with equal x the last.

@@ -19,6 +19,16 @@ test('a live run appears in the list and moves', { skip: no_browser }, async () 
   });
 });
 
+test('charts of arrays move too', { skip: no_browser }, async () => {
+  await with_page({ path: run_link('live') }, async ({ page }) => {
+    await page.locator('[data-link="live"]').waitFor();
+    const chart = 'key:expert_load';
+    assert.match(await page.locator(`[data-chart="${chart}"] .legend`).innerText(), /expert_load\.0 .*expert_load\.3/s);
+    const first = await last_of(page, chart);
+    await until(() => last_of(page, chart), (v) => v >= first + 3, 'the newest point');
+  });
+});
+
 test('a reload misses no point', { skip: no_browser }, async () => {
   await with_page({ path: run_link('live'), live_ms: 30 }, async ({ page, server }) => {
     await page.locator('[data-link="live"]').waitFor();

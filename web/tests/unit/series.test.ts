@@ -26,6 +26,30 @@ test('values of a line', () => {
   assert.deepEqual(values_of({ step: 1, loss: 2, kl: null, spike: true, source: {}, note: 'x' }), [['loss', 2], ['kl', null], ['spike', 1]]);
 });
 
+// The cases of tests/unit/test_board_columns.cpp, and the limits of src/board/line_numbers.cpp.
+test('entries of arrays and objects have the names that the server gives', () => {
+  const line = { step: 1, load: [1, 2.5, [3]], seconds: { load: 1.5, deep: { x: 7, step: 8 } }, texts: ['a', null, false], empty: {}, list: [] };
+  assert.deepEqual(values_of(line), [
+    ['load.0', 1], ['load.1', 2.5], ['load.2.0', 3], ['seconds.load', 1.5], ['seconds.deep.x', 7], ['seconds.deep.step', 8],
+    ['texts.1', null], ['texts.2', 0],
+  ]);
+  assert.deepEqual(values_of(JSON.parse('{"huge":1e999,"last":4}')), [['huge', null], ['last', 4]]);
+  assert.deepEqual(values_of({ '': 1, 'a\n': 2, 'a"': { b: 3 }, 'a\\': [4], 'a\x7f': 5, a: { '': 6 }, é: 7 }), [['é', 7]]);
+});
+
+test('values of a line have limits', () => {
+  const names = (line: Record<string, unknown>) => values_of(line).map(([name]) => name);
+  assert.deepEqual(names({ ['k'.repeat(128)]: 1, ['é'.repeat(64)]: 2 }).map((k) => k.length), [128, 64]);
+  assert.deepEqual(names({ ['k'.repeat(129)]: 1, ['é'.repeat(65)]: 2, ['k'.repeat(127)]: [3] }), []);
+  assert.equal(names({ a: Array(300).fill(1), b: 1 }).length, 257);
+  const rows = Object.fromEntries(Array.from({ length: 20 }, (_, i) => [`row${i}`, Array(256).fill(1)]));
+  assert.equal(names({ step: 1, ...rows }).length, 4095); // `step` is one of the 4096
+  const nested = (depth: number): unknown => (depth === 0 ? 1 : [nested(depth - 1)]);
+  assert.deepEqual(names({ a: nested(15), b: 1 }), [`a${'.0'.repeat(15)}`, 'b']);
+  assert.deepEqual(names({ a: nested(16), b: 1 }), []);
+  assert.deepEqual(names({ 'a"': nested(16), b: 1 }), []);
+});
+
 test('steps that are listed twice count once', () => {
   const s = tidy({ x: [1, 2, 3, 2, 3, 4], mean: [1, 2, 3, 20, 30, 40], decimated: false });
   assert.deepEqual([s.x, s.mean], [[1, 2, 3, 4], [1, 20, 30, 40]]);
@@ -60,6 +84,8 @@ test('every key has a chart, and rewards have names', () => {
   assert.deepEqual(charts.map((c) => c.id), ['reward', 'parts', 'loss', 'watts', 'key:load', 'key:z_loss']);
   assert.deepEqual(charts[4]!.keys, ['load_9', 'load_10']);
   assert.deepEqual(charts[1]!.keys, ['reward_0', 'reward_1']);
+  assert.deepEqual(charts_for(['load.10', 'load.9', 'seconds.load']).map((c) => [c.title, c.keys]),
+    [['load', ['load.9', 'load.10']], ['seconds.load', ['seconds.load']]]);
   assert.equal(key_label('reward_1', { reward: ['exact', 'length'] }), 'length');
   assert.equal(key_label('loss', {}), 'loss');
 });
