@@ -200,6 +200,19 @@ test('a GRPO run shows rewards and rollouts', { skip: no_browser }, async () => 
   });
 });
 
+test('the newest rollouts are asked for again', { skip: no_browser }, async () => {
+  await with_page({ path: `${run_link('grpo/arithmetic')}&tab=rollouts` }, async ({ page, server }) => {
+    const { rollouts } = server.runs.find((r) => r.id === 'grpo/arithmetic');
+    const step = page.getByLabel('Step');
+    await until(() => step.inputValue(), (v) => v === '400', 'the newest step');
+    for (const next of [420, 440]) {
+      rollouts.set(next, rollouts.get(400));
+      await page.getByRole('button', { name: 'Newest' }).click();
+      await until(() => step.inputValue(), (v) => v === String(next), 'the newest step');
+    }
+  });
+});
+
 test('samples, checkpoints and resources', { skip: no_browser }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
     await page.getByRole('tab', { name: 'Samples' }).click();
