@@ -173,6 +173,7 @@ export class RunView {
       if (streams >= most_streams) {
         await pause(5000, signal);
         await this.reload();
+        await this.load_samples().catch(() => {});
         continue;
       }
       ++streams;

@@ -213,6 +213,19 @@ test('the newest rollouts are asked for again', { skip: no_browser }, async () =
   });
 });
 
+test('samples of a fourth live run, which has no stream, are loaded again', { skip: no_browser }, async () => {
+  await with_page({}, async ({ page, server }) => {
+    const live = server.runs.filter((r) => r.task !== 'grpo' && r.id !== 'long');
+    for (const r of live) r.state = 'running';
+    await page.goto(`${server.url}${run_link(...live.map((r) => r.id))}&tab=samples`);
+    const samples = page.locator('[data-sample]');
+    await until(() => samples.filter({ hasText: 'at step 1,' }).count(), (n) => n === 4, 'the first samples');
+    await until(() => server.state.sockets.size, (n) => n === 3, 'open streams');
+    for (const r of live) r.put('samples', { step: 9000, text: 'A new sample.' });
+    await until(() => samples.filter({ hasText: 'A new sample.' }).count(), (n) => n === 4, 'the new samples');
+  });
+});
+
 test('samples, checkpoints and resources', { skip: no_browser }, async () => {
   await with_page({ path: run_link('pretrain/base') }, async ({ page }) => {
     await page.getByRole('tab', { name: 'Samples' }).click();
