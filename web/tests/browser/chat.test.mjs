@@ -194,6 +194,19 @@ test('a conversation deleted in the background leaves the one on the screen as i
   });
 });
 
+for (const [name, block] of [
+  ['off', () => Object.defineProperty(window, 'sessionStorage', { get() { throw new DOMException('denied', 'SecurityError'); } })],
+  ['full', () => (Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); })],
+])
+  test(`the chat works where storage is ${name}`, { skip: no_browser }, async () => {
+    await with_page({ path }, async ({ page }) => {
+      await page.addInitScript(block);
+      await page.reload();
+      await ask(page, 'hello');
+      assert.match(await body(page).innerText(), /You said "hello"/);
+    });
+  });
+
 test('a second tab sees the conversation', { skip: no_browser }, async () => {
   await with_page({ path }, async ({ page, server, context }) => {
     const other = await context.newPage();
