@@ -102,3 +102,19 @@ test('a key is asked for, refused, and kept for the tab', { skip: no_browser }, 
     assert.equal(await dialog.isVisible(), false);
   });
 });
+
+test('Escape does not end the question for the key', { skip: no_browser }, async () => {
+  await with_page({ path: '/#/runs', key: 'secret', allow: /401/ }, async ({ page }) => {
+    const dialog = page.getByRole('dialog', { name: 'This server needs a key' });
+    await dialog.waitFor();
+    for (let i = 0; i < 3; ++i) {
+      await page.keyboard.press('Escape');
+      await page.waitForTimeout(100);
+      await dialog.waitFor();
+    }
+    await page.keyboard.type('secret');
+    await page.keyboard.press('Enter');
+    await page.locator('[data-run]').first().waitFor();
+    assert.equal(await dialog.isVisible(), false);
+  });
+});
