@@ -57,6 +57,13 @@ struct EvalResult {
   int64_t tokens = 0;
 };
 
+// Whether the tokenizer's own template begins a text with bos.
+bool adds_bos(const Tokenizer& t) {
+  std::vector<int32_t> text;
+  t.add_template(text);
+  return !text.empty() && text[0] == t.bos();
+}
+
 // A loaded model and the values that the tasks need.
 struct Examinee {
   std::unique_ptr<Backend> backend;
@@ -71,10 +78,12 @@ struct Examinee {
     if (longest < 1 || longest > model.config().context)
       fail_usage("--context", "expected 1 to {}, got {}", model.config().context, longest);
     const Bos wanted = parse_enum<Bos>(f.bos, "--bos");
-    const bool has = model.source().tokenizer().empty() || model.tokenizer().bos() >= 0;
-    if (wanted == Bos::on && !has) fail_usage("--bos", "the model's tokenizer has no bos");
-    // Gemma, whose embeddings are scaled, is poor without bos; the harness adds it there alone.
-    bos = wanted == Bos::on || (wanted == Bos::automatic && has && model.config().embed_scale != 1);
+    const bool tokenizes = !model.source().tokenizer().empty();
+    if (wanted == Bos::on && tokenizes && model.tokenizer().bos() < 0)
+      fail_usage("--bos", "the model's tokenizer has no bos");
+    // As in lm-evaluation-harness since its version 0.4.9.2.
+    bos =
+        wanted == Bos::on || (wanted == Bos::automatic && tokenizes && adds_bos(model.tokenizer()));
   }
 };
 
@@ -325,9 +334,10 @@ void add_eval(CLI::App& app) {
                 "whole window")
       ->check(at_least(0))
       ->capture_default_str();
-  c->add_option("--bos", f->bos,
-                "hellaswag, lambada, choices: start contexts with bos: auto (Gemma models), on or "
-                "off")
+  c->add_option(
+       "--bos", f->bos,
+       "hellaswag, lambada, choices: start contexts with bos: auto (if the tokenizer does), "
+       "on or off")
       ->capture_default_str();
   c->add_option("--batch-tokens", f->batch_tokens,
                 "tokens per forward pass; logits: each line is a pass of its own")

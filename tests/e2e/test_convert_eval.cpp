@@ -179,6 +179,32 @@ TEST(ConvertEval, LogitsOfTheFirstLines) {
   EXPECT_EQ(two.tensors().size(), 2u);
 }
 
+TEST(ConvertEval, ContextsBeginWithBosIfTheTokenizerDoes) {
+  const Folder folder;
+  write_served_folder(folder / "plain");
+  write_served_folder(folder / "begins");
+  auto j = nlohmann::json::parse(read_file(folder / "begins/tokenizer.json"));
+  j["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|end|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", nlohmann::json::array()},
+      {"special_tokens",
+       {{"<|end|>", {{"id", "<|end|>"}, {"ids", {served_eos}}, {"tokens", {"<|end|>"}}}}}}};
+  write_file_atomic(folder / "begins/tokenizer.json", j.dump());
+  write_file_atomic(folder / "words.jsonl", std::string_view("{\"text\": \"one two three\"}\n"));
+  const auto perplexity = [&](const std::string& model, const char* bos) {
+    return json_of(
+        run(folder, {"eval", "--model", folder / model, "--task", "lambada", "--data",
+                     folder / "words.jsonl", "--dtype", "fp32", "--json", "--bos", bos}))["value"];
+  };
+  EXPECT_NE(perplexity("plain", "on"), perplexity("plain", "off"));
+  EXPECT_EQ(perplexity("plain", "auto"), perplexity("plain", "off"));
+  EXPECT_EQ(perplexity("begins", "auto"), perplexity("begins", "on"));
+  EXPECT_EQ(perplexity("begins", "off"), perplexity("plain", "off"));
+}
+
 TEST(ConvertEval, FlagsOfOtherTasksAreRefused) {
   const Folder folder;
   for (const char* line :
