@@ -11,8 +11,8 @@ LoadedModel::LoadedModel(ModelSource source, Backend& backend, const WeightsSpec
     : source_(std::move(source)),
       params_(backend, frozen(decoder_params(source_.config(), weights.format)), weights.dtype) {
   if (!source_.tokenizer().empty()) tokenizer_ = Tokenizer::load(source_.tokenizer());
-  if (const auto dir = generation_folder(source_); tokenizer_ && !dir.empty())
-    ends_ = generation_ends(dir, *tokenizer_);
+  const std::filesystem::path dir = generation_folder(source_);
+  if (tokenizer_) ends_ = generation_ends(dir.empty() ? source_.path() : dir, *tokenizer_);
   source_.load(params_);
 }
 

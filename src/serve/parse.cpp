@@ -133,6 +133,7 @@ void parse_shared(CompletionCall& call, Fields& f, const ServeConfig& limits,
   call.request.n = int(f.integer("n", 1, 1, limits.max_choices));
   if (const ordered_json* seed = f.find("seed"))
     call.seed = uint64_t(Fields::whole_number(*seed, "seed", INT64_MIN, INT64_MAX));
+  if (call.seed == uint64_t(-1)) call.seed.reset();  // other servers use -1 for none
   parse_stream(call, f);
   call.constraint = parse_constraint(f);
   f.ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"});
@@ -232,8 +233,9 @@ ordered_json parse_variables(Fields& f) {
 
 // The fields of vLLM's and llama.cpp's servers for a prompt of text.
 TextEncoding parse_encoding(Fields& f) {
-  return {.special = f.boolean("parse_special", false),
-          .around = f.boolean("add_special_tokens", true)};
+  TextEncoding how{.around = f.boolean("add_special_tokens", true)};
+  if (f.find("parse_special")) how.special = f.boolean("parse_special", false);
+  return how;
 }
 
 void parse_chat_logprobs(CompletionCall& call, Fields& f, const ServeConfig& limits) {

@@ -41,8 +41,8 @@ struct Conversation {
 
 // How a prompt of text becomes tokens.
 struct TextEncoding {
-  bool special = false;  // special tokens in the text are encoded as their ids
-  bool around = true;    // add what the tokenizer puts around a prompt: bos, eos
+  std::optional<bool> special = {};  // special tokens in the text are encoded as their ids
+  bool around = true;                // add what the tokenizer puts around a prompt: bos, eos
 };
 
 // A request to /v1/completions or /v1/chat/completions; either `prompts` or `messages` is empty.

@@ -192,6 +192,30 @@ TEST(Convert, QuantisesInLargeBlocks) {
   }
 }
 
+// Tokens that end a text besides eos, such as the one that closes a turn.
+TEST(Convert, CarriesAllTokensThatEndATextToGgufAndBack) {
+  for (const size_t more : {0, 1, 2, 4}) {
+    TempDir dir;
+    Model m(small("gpt2"));
+    m.save(dir / "a", DType::f32);
+    const Tokenizer t = small_tokenizer();
+    t.save(dir / "a");
+    std::vector<int32_t> ends{t.eos()};
+    for (size_t i = 0; i < more; ++i) ends.push_back(int32_t(5 + i));
+    write_file_atomic(dir / "a" / "generation_config.json", json{{"eos_token_id", ends}}.dump());
+    convert_model({.from = dir / "a", .gguf = dir / "m.gguf"}, *m.backend);
+    const GgufFile f(dir / "m.gguf");
+    const char *turn = "tokenizer.ggml.eot_token_id", *message = "tokenizer.ggml.eom_token_id";
+    EXPECT_EQ(f.has(turn) ? f.whole(turn) : -1, more > 0 ? 5 : -1);
+    EXPECT_EQ(f.has(message) ? f.whole(message) : -1, more > 1 ? 6 : -1);
+    EXPECT_EQ(generation_ends(dir / "m.gguf", t),
+              std::vector<int32_t>(ends.begin() + 1, ends.end()));
+    convert_model({.from = dir / "m.gguf", .to = dir / "b"}, *m.backend);
+    const json back = read_json(dir / "b" / "generation_config.json").at("eos_token_id");
+    EXPECT_EQ(back, more ? json(ends) : json(t.eos()));
+  }
+}
+
 TEST(Convert, CarriesWhatBelongsToAModel) {
   TempDir dir;
   Model m(small("gpt2"));

@@ -84,6 +84,7 @@ TEST_F(Serving, EqualPromptsOfARequestAreSampledApart) {
   };
   EXPECT_EQ(texts("").size(), 3u);
   EXPECT_EQ(texts(R"(,"seed":7)").size(), 1u) << "a seed is that of each prompt";
+  EXPECT_EQ(texts(R"(,"seed":-1)").size(), 3u) << "none, as for other servers";
 }
 
 TEST_F(Serving, NamesTheFieldThatTheEngineRefuses) {
@@ -198,6 +199,7 @@ TEST_F(Serving, Tokenizes) {
             (json{97, 256}));
   EXPECT_EQ(answer("/tokenize", R"({"messages":[{"role":"user","content":"a"}]})")["tokens"],
             (json{257, 97, 256, 258}));
+  EXPECT_EQ(answer("/tokenize", R"({"prompt":"<|end|>","parse_special":false})")["count"], 7);
   const json prompt = answer("/v1/completions", R"({"prompt":"a<|end|>","max_tokens":1})");
   EXPECT_EQ(prompt["usage"]["prompt_tokens"], 8);
   const json special =
@@ -210,6 +212,28 @@ TEST_F(Serving, Tokenizes) {
   EXPECT_EQ(info["chat_template"], served_template());
   EXPECT_EQ(answer("/v1/models")["data"][0]["id"], "m");
   EXPECT_EQ(answer("/v1/models/m")["object"], "model");
+}
+
+// A client that renders a chat template sends its bos too.
+TEST_F(Serving, APromptWithItsBosGetsNoOther) {
+  open();
+  json j = json::parse(read_file(dir_ / "tokenizer.json"));
+  j["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|end|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<|end|>", {{"id", "<|end|>"}, {"ids", {served_eos}}, {"tokens", {"<|end|>"}}}}}}};
+  write_file_atomic(dir_ / "tokenizer.json", j.dump());
+  serve({});
+  const auto ids = [&](const std::string& fields) {
+    return answer("/tokenize", "{" + fields + R"(,"parse_special":true})")["tokens"];
+  };
+  EXPECT_EQ(ids(R"("prompt":"a")"), (json{256, 97}));
+  EXPECT_EQ(ids(R"("prompt":"<|end|>a")"), (json{256, 97}));
+  EXPECT_EQ(ids(R"("prompt":"a","add_special_tokens":false)"), json{97});
 }
 
 TEST_F(Serving, TokenizesChatsAsTheyAreAnswered) {

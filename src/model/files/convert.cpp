@@ -203,6 +203,17 @@ struct ModelToWrite {
   ParamStore& params;
 };
 
+// The tokens that end a text of the source besides its tokenizer's eos.
+std::vector<int32_t> more_ends_of(const ModelSource& source) {
+  if (source.tokenizer().empty()) return {};
+  const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
+  std::vector<int32_t> ends;
+  for (const fs::path& at : {source.tokenizer(), source.path()})
+    for (const int32_t id : generation_ends(at, tokenizer))
+      if (id != tokenizer.eos() && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  return ends;
+}
+
 void write_folder(const fs::path& dir, const ModelSource& source, const ModelToWrite& result,
                   DType dtype, const ConvertSpec& spec) {
   int32_t bos = -1, eos = -1;
@@ -213,7 +224,8 @@ void write_folder(const fs::path& dir, const ModelSource& source, const ModelToW
   write_tokenizer(dir, source);
   write_file_atomic(dir / "config.json", config_text(source, result.config, dtype, bos, eos));
   if (!fs::exists(dir / "generation_config.json"))
-    write_file_atomic(dir / "generation_config.json", hf_generation_config_json(bos, eos));
+    write_file_atomic(dir / "generation_config.json",
+                      hf_generation_config_json(bos, eos, more_ends_of(source)));
   std::vector<TensorToWrite> tensors = hf_tensors(result.config, result.params, dtype);
   for (TensorToWrite& t : tensors)
     t.produce = [produce = std::move(t.produce), &spec](const ByteSink& sink) {
@@ -270,7 +282,8 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
   const GgufSpec gguf_spec{.type = type.ggml,
                            .name = source.path().stem().string(),
                            .tokenizer = source.tokenizer(),
-                           .chat_template = chat_template_of(source)};
+                           .chat_template = chat_template_of(source),
+                           .ends = more_ends_of(source)};
   const fs::path to = spec.to.empty() ? fs::path() : resolved(spec.to);
   fs::path gguf, inside;
   if (!spec.gguf.empty()) {

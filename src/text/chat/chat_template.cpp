@@ -8,6 +8,7 @@
 #include "text/chat/gguf_chat_template.h"
 #include "text/chat/python_str.h"
 #include "text/chat/request.h"
+#include "text/tokenizer/gguf_vocabulary.h"
 
 namespace hearth::inline text {
 
@@ -255,6 +256,12 @@ MarkedText ChatTemplate::render_answers(const ChatRequest& request,
 }
 
 std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer& tokenizer) {
+  const auto exists = [&](int64_t id) { return id >= 0 && id < tokenizer.vocab_size(); };
+  if (dir.extension() == ".gguf") {
+    std::vector<int32_t> ends = more_ends(GgufFile(dir));
+    std::erase_if(ends, [&](int32_t id) { return !exists(id); });
+    return ends;
+  }
   const std::filesystem::path file = dir / "generation_config.json";
   if (!std::filesystem::exists(file)) return {};
   nlohmann::json config;
@@ -265,8 +272,7 @@ std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tok
   const nlohmann::json ends = config.value("eos_token_id", nlohmann::json());
   std::vector<int32_t> ids;
   for (const nlohmann::json& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
-    if (id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size())
-      ids.push_back(id.get<int32_t>());
+    if (id.is_number_integer() && exists(id.get<int64_t>())) ids.push_back(id.get<int32_t>());
   return ids;
 }
 

@@ -1,6 +1,7 @@
 #include "text/tokenizer/gguf_vocabulary.h"
 
 #include <algorithm>
+#include <array>
 
 #include "formats/json.h"
 #include "sys/error.h"
@@ -13,6 +14,9 @@
 
 namespace hearth::inline text {
 namespace {
+
+constexpr std::array end_keys{"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+constexpr const char* ends_key = "hearth.end_token_ids";
 
 namespace fs = std::filesystem;
 
@@ -171,6 +175,20 @@ void put_vocabulary(GgufKeys& keys, const fs::path& tokenizer, int64_t vocab) {
   if (parts.rule == MergeRule::llama2c) return put_llama2c(keys, parts, vocab);
   const auto v = make_vocabulary(std::move(parts));
   v->text.pieces ? put_gguf_pieces(keys, *v, vocab) : put_bpe(keys, *v, vocab);
+}
+
+void put_more_ends(GgufKeys& keys, std::span<const int32_t> ends) {
+  for (size_t i = 0; i < std::min(ends.size(), end_keys.size()); ++i)
+    keys.set(end_keys[i], uint32_t(ends[i]));
+  if (ends.size() > end_keys.size()) keys.set(ends_key, ends);
+}
+
+std::vector<int32_t> more_ends(const GgufTable& f) {
+  if (f.has(ends_key)) return f.wholes(ends_key);
+  std::vector<int32_t> ends;
+  for (const char* key : end_keys)
+    if (f.has(key)) ends.push_back(int32_t(std::min<int64_t>(f.whole(key), INT32_MAX)));
+  return ends;
 }
 
 bool has_vocabulary(const GgufTable& f) {
