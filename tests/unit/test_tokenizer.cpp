@@ -109,6 +109,34 @@ TEST(tokenizer, gpt2_cases_from_tokenizer_json) {
   expect_cases(Tokenizer::load(dir / "tokenizer.json"));
 }
 
+// openai-community/gpt2 has a tokenizer_config.json that names neither bos nor eos.
+TEST(tokenizer, ends_that_the_config_does_not_name) {
+  const ScratchDir dir;
+  std::filesystem::copy_file(gpt2_file("tokenizer.json"), dir / "tokenizer.json");
+  struct Row {
+    const char* config;
+    int32_t bos, eos;
+  };
+  constexpr int32_t end = 50256;
+  for (const Row& row :
+       {Row{R"({"model_max_length": 1024})", end, end},
+        Row{R"({"bos_token": null, "tokenizer_class": "GPT2Tokenizer"})", -1, end},
+        Row{R"({"eos_token": null})", end, -1},
+        Row{R"({"eos_token": {"content": "<|endoftext|>"}})", end, end},
+        Row{R"({"eos_token": "<|endoftext|>", "tokenizer_class": "Qwen2Tokenizer"})", -1, end},
+        Row{R"({"tokenizer_class": "PreTrainedTokenizerFast"})", -1, -1}}) {
+    spill(dir / "tokenizer_config.json", row.config);
+    Tokenizer::load(dir.path()).save(dir / "saved");
+    for (const std::filesystem::path& from : {dir.path(), dir / "saved"}) {
+      const Tokenizer t = Tokenizer::load(from);
+      EXPECT_EQ(t.bos(), row.bos) << row.config;
+      EXPECT_EQ(t.eos(), row.eos) << row.config;
+    }
+  }
+  spill(dir / "tokenizer_config.json", R"({"bos_token": "<s>"})");
+  EXPECT_ERROR(Tokenizer::load(dir.path()), "expected bos_token to be an added token of");
+}
+
 TEST(tokenizer, any_bytes_come_back_and_formats_agree) {
   const Tokenizer a = Tokenizer::load(gpt2_file("r50k_base.tiktoken"));
   const Tokenizer b = Tokenizer::load(gpt2_file("vocab.bpe"));

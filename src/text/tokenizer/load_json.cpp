@@ -176,8 +176,9 @@ void read_bpe_model(VocabularyParts& parts, const json& model) {
   }
 }
 
-// bos and eos from tokenizer_config.json; without that file <s> and </s>, or <|endoftext|> for
-// both.
+// bos and eos from tokenizer_config.json. Where the file or a key is missing they are <s> and </s>,
+// or <|endoftext|> for both, as in transformers' classes for GPT-2 and Llama; the file of GPT-2
+// itself names neither. The classes without such tokens of their own leave them out.
 void read_ends(VocabularyParts& parts, const fs::path& config) {
   parts.eos = parts.bos = id_of_added(parts.added, "<|endoftext|>");
   if (parts.eos < 0) {
@@ -187,9 +188,12 @@ void read_ends(VocabularyParts& parts, const fs::path& config) {
   if (!fs::exists(config)) return;
   parts.saved.config = read_file(config);
   const json file = parse(config, parts.saved.config);
-  const auto named = [&](const char* key) {
-    const json v = file.is_object() ? file.value(key, json()) : json();
-    const json text = v.is_object() ? v.value("content", json()) : v;
+  const std::string kind = json_string(file, "tokenizer_class");
+  const bool bare = kind == "PreTrainedTokenizerFast" || kind == "TokenizersBackend";
+  const auto read = [&](const char* key, int32_t otherwise) {
+    const auto it = file.find(key);
+    if (it == file.end()) return otherwise;
+    const json text = it->is_object() ? it->value("content", json()) : *it;
     if (text.is_null()) return -1;
     const int32_t id = text.is_string() ? id_of_added(parts.added, text.get<std::string>()) : -1;
     if (id < 0)
@@ -197,8 +201,8 @@ void read_ends(VocabularyParts& parts, const fs::path& config) {
            text.dump());
     return id;
   };
-  parts.bos = named("bos_token");
-  parts.eos = named("eos_token");
+  parts.bos = read("bos_token", bare || kind.starts_with("Qwen2") ? -1 : parts.bos);
+  parts.eos = read("eos_token", bare ? -1 : parts.eos);
 }
 
 }  // namespace
