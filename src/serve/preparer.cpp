@@ -21,11 +21,10 @@ std::string tokens_text(const ServedModel& model, const Tokens& ids) {
 
 Tokens text_tokens(const Tokenizer& t, const std::string& text, const TextEncoding& how) {
   const bool special = how.special.value_or(false);
-  Tokens ids = special ? t.encode_with_special(text) : t.encode(text), around;
-  t.add_template(around);
+  Tokens ids = special ? t.encode_with_special(text) : t.encode(text);
+  if (!how.around || ids.empty()) return ids;
   // A prompt that a client has rendered with a chat template has its bos.
-  const bool begun = special && !ids.empty() && !around.empty() && ids[0] == around[0];
-  if (how.around && !ids.empty() && !begun) t.add_template(ids);
+  special ? t.complete_template(ids) : t.add_template(ids);
   return ids;
 }
 
@@ -81,7 +80,7 @@ HttpResponse Preparer::tokenize(const HttpRequest& r) const {
   if (!call.messages.empty()) {
     give_tools(model, call);
     ids = chat_tokens(model, call, INT64_MAX);
-  } else if (const auto id = t.special(call.prompt); id && call.text.special.value_or(true)) {
+  } else if (const auto id = t.special(call.prompt); id && !call.text.special) {
     ids = {*id};  // clients look up the id of eos_token this way
   } else {
     ids = text_tokens(t, call.prompt, call.text);

@@ -8,6 +8,7 @@
 #include "reward_case.h"
 #include "served_folder.h"
 #include "sys/error.h"
+#include "text/tokenizer/vocabulary.h"
 
 namespace hearth {
 namespace {
@@ -70,6 +71,26 @@ TEST(Prompts, FormsAndTemplatesMayBeSpecialTokensAndRowsNever) {
   EXPECT_EQ(tokens(read_prompts(file, {.chat = templated})[0]), begin);
   EXPECT_THROW(read_prompts(file), Error);
   EXPECT_THROW(read_prompts(file, {.form = "Q {}", .chat = templated}), Error);
+}
+
+// What the tokenizer puts around a text is added where a form does not begin with it.
+TEST(Prompts, FormsAreCompletedByTheTokenizersTemplate) {
+  RewardFolder folder;
+  const fs::path file = folder.path / "p.jsonl";
+  std::ofstream(file) << R"({"prompt": "a"})";
+  const int32_t user = *served_tokenizer().special("<|user|>");
+  const auto tokens = [&](const char* form, std::vector<int32_t> before) {
+    VocabularyParts parts{.where = "test"};
+    for (int32_t i = 0; i < 256; ++i) parts.tokens.push_back({std::string(1, char(i)), i});
+    parts.added = {{"<|end|>", served_eos}, {"<|user|>", user}};
+    parts.text.before = std::move(before), parts.text.after = {served_eos};
+    return prompt_tokens(read_prompts(file, {.form = form})[0],
+                         Tokenizer(make_vocabulary(std::move(parts))));
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(tokens("{}", {user}), (Ids{user, 'a', served_eos}));
+  EXPECT_EQ(tokens("<|user|>{}", {user}), (Ids{user, 'a', served_eos}));
+  EXPECT_EQ(tokens("<|end|>{}", {}), (Ids{served_eos, 'a', served_eos}));
 }
 
 TEST(Prompts, TheDigestKnowsTextsAnswersAndOrder) {

@@ -214,26 +214,55 @@ TEST_F(Serving, Tokenizes) {
   EXPECT_EQ(answer("/v1/models/m")["object"], "model");
 }
 
+// Puts special tokens around every text: {"A"} stands for the text.
+void set_template(const std::filesystem::path& tokenizer, const std::vector<std::string>& items) {
+  json single = json::array(), special = json::object();
+  for (const std::string& id : items) {
+    single.push_back({{id == "A" ? "Sequence" : "SpecialToken", {{"id", id}, {"type_id", 0}}}});
+    if (id == "A") continue;
+    special[id] = {{"id", id},
+                   {"ids", json::array({*served_tokenizer().special(id)})},
+                   {"tokens", json::array({id})}};
+  }
+  json j = json::parse(read_file(tokenizer));
+  j["post_processor"] = {{"type", "TemplateProcessing"},
+                         {"single", single},
+                         {"pair", json::array()},
+                         {"special_tokens", special}};
+  write_file_atomic(tokenizer, j.dump());
+}
+
 // A client that renders a chat template sends its bos too.
 TEST_F(Serving, APromptWithItsBosGetsNoOther) {
   open();
-  json j = json::parse(read_file(dir_ / "tokenizer.json"));
-  j["post_processor"] = {
-      {"type", "TemplateProcessing"},
-      {"single",
-       {{{"SpecialToken", {{"id", "<|end|>"}, {"type_id", 0}}}},
-        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
-      {"pair", json::array()},
-      {"special_tokens",
-       {{"<|end|>", {{"id", "<|end|>"}, {"ids", {served_eos}}, {"tokens", {"<|end|>"}}}}}}};
-  write_file_atomic(dir_ / "tokenizer.json", j.dump());
-  serve({});
   const auto ids = [&](const std::string& fields) {
     return answer("/tokenize", "{" + fields + R"(,"parse_special":true})")["tokens"];
   };
+  set_template(dir_ / "tokenizer.json", {"<|end|>", "A"});
+  serve({});
   EXPECT_EQ(ids(R"("prompt":"a")"), (json{256, 97}));
   EXPECT_EQ(ids(R"("prompt":"<|end|>a")"), (json{256, 97}));
   EXPECT_EQ(ids(R"("prompt":"a","add_special_tokens":false)"), json{97});
+
+  set_template(dir_ / "tokenizer.json", {"<|user|>", "A"});
+  serve({});
+  EXPECT_EQ(answer("/tokenize", R"({"prompt":"<|end|>"})")["tokens"], json{256});
+  EXPECT_EQ(ids(R"("prompt":"<|end|>")"), (json{257, 256})) << "a prompt, not the name of a token";
+}
+
+TEST_F(Serving, APromptGetsTheEndOfTheTemplateWhateverItBeginsWith) {
+  open();
+  const auto ids = [&](const std::string& prompt) {
+    return answer("/tokenize",
+                  json({{"prompt", prompt}, {"parse_special", true}}).dump())["tokens"];
+  };
+  set_template(dir_ / "tokenizer.json", {"A", "<|end|>"});
+  serve({});
+  EXPECT_EQ(ids("<|end|>a"), (json{256, 97, 256}));
+  set_template(dir_ / "tokenizer.json", {"<|user|>", "A", "<|end|>"});
+  serve({});
+  EXPECT_EQ(ids("<|user|>a"), (json{257, 97, 256}));
+  EXPECT_EQ(ids("a"), (json{257, 97, 256}));
 }
 
 TEST_F(Serving, TokenizesChatsAsTheyAreAnswered) {

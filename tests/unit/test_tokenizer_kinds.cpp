@@ -154,6 +154,30 @@ TEST(tokenizer_kinds, pieces) {
   }
 }
 
+TEST(tokenizer_kinds, template_around_ids_that_begin_with_it) {
+  json file = pieces_file();
+  const json token = {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
+  json& processor = file["post_processor"];
+  processor["special_tokens"]["</s>"] = {
+      {"id", "</s>"}, {"ids", json::array({2})}, {"tokens", {"</s>"}}};
+  processor["single"].push_back(token);
+  const auto completed = [&](Ids ids) {
+    tokenizer_of(file).complete_template(ids);
+    return ids;
+  };
+  EXPECT_EQ(completed({a}), (Ids{1, a, 2}));
+  EXPECT_EQ(completed({1, a}), (Ids{1, a, 2}));
+  EXPECT_EQ(completed({1, 2}), (Ids{1, 2, 2}));
+  EXPECT_EQ(completed({}), (Ids{1, 2}));
+  processor["single"].insert(processor["single"].begin(), token);
+  EXPECT_EQ(completed({2, 1, a}), (Ids{2, 1, a, 2}));
+  EXPECT_EQ(completed({2, a}), (Ids{2, 1, 2, a, 2})) << "only a part of it";
+  processor["single"].erase(0), processor["single"].erase(0);
+  EXPECT_EQ(completed({2, a}), (Ids{2, a, 2}));
+  processor["single"].erase(1);
+  EXPECT_EQ(completed({2, a}), (Ids{2, a}));
+}
+
 TEST(tokenizer_kinds, metaspace) {
   json file = pieces_file();
   file["normalizer"] = nullptr;

@@ -134,11 +134,8 @@ std::vector<int32_t> prompt_tokens(const PromptRow& row, const Tokenizer& tokeni
   const bool plain = row.marks.find('\0') == std::string::npos;  // only text of the row
   std::vector<int32_t> ids =
       plain ? tokenizer.encode(row.prompt) : encode_chat(tokenizer, row.marked()).ids;
-  std::vector<int32_t> around;
-  tokenizer.add_template(around);
   // A form may already start with the tokens that the tokenizer adds.
-  const bool opened = !plain && !around.empty() && !ids.empty() && ids[0] == around[0];
-  if (!opened) tokenizer.add_template(ids);
+  plain ? tokenizer.add_template(ids) : tokenizer.complete_template(ids);
   return ids;
 }
 

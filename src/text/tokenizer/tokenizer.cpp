@@ -87,6 +87,13 @@ void Tokenizer::add_template(std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), rules.after.begin(), rules.after.end());
 }
 
+void Tokenizer::complete_template(std::vector<int32_t>& ids) const {
+  const TextRules& rules = vocabulary_->text;
+  if (std::ranges::mismatch(rules.before, ids).in1 != rules.before.end())
+    ids.insert(ids.begin(), rules.before.begin(), rules.before.end());
+  ids.insert(ids.end(), rules.after.begin(), rules.after.end());
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   int32_t previous = -1;

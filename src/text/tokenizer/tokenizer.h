@@ -50,6 +50,8 @@ class Tokenizer {
   std::vector<FoundToken> find_special(std::string_view text, const Admits& admits) const;
   // Adds the ids of the tokenizer's template (post-processor): bos, eos or nothing.
   void add_template(std::vector<int32_t>& ids) const;
+  // The same for ids that may begin with what the template puts first, which is not added again.
+  void complete_template(std::vector<int32_t>& ids) const;
   // encode() appended to `out`; allocates nothing else unless a word is very long.
   void encode_to(std::string_view text, std::vector<int32_t>& out,
                  TextStart = TextStart::whole) const;
