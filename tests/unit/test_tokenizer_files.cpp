@@ -216,6 +216,20 @@ TEST(tokenizer_files, wrong_tiktoken) {
                "--pattern gpt2 applies only to .tiktoken files");
 }
 
+// As SentencePiece writes it: pieces with a text, a score and, if it is not normal, a kind.
+TEST(tokenizer_files, sentencepiece_model) {
+  const ScratchDir dir;
+  std::string model;
+  for (const std::string piece : {"<unk>", "<s>", "</s>", "\u2581a"})
+    model += std::string{'\n', char(piece.size() + 9), '\n', char(piece.size())} + piece +
+             std::string{'\x15', 0, 0, 0, 0, '\x18', '\x02'};
+  spill(dir / "tokenizer.model", model);
+  for (const std::filesystem::path& path : {dir.path(), dir / "tokenizer.model"})
+    EXPECT_ERROR(
+        Tokenizer::load(path),
+        "this is a SentencePiece model, which hearth does not read: put the tokenizer.json");
+}
+
 TEST(tokenizer_files, wrong_llama2c) {
   const auto file = test_data("models/story/tok512.bin");
   const std::string good = slurp(file);

@@ -35,6 +35,13 @@ bool from_base64(std::string_view text, std::string& bytes) {
   return decode_base64(std::as_writable_bytes(std::span(bytes)), text);
 }
 
+// A protobuf message that begins with a piece: a tag, a length, then the tag and the length of its
+// text, and its score as a float.
+bool is_sentencepiece(std::string_view file) {
+  return file.size() > 2 && file[0] == '\n' && file[2] == '\n' &&
+         file.substr(0, 64).find('\0') != file.npos;
+}
+
 // A .tiktoken file contains neither pattern nor special tokens: they are derived from its name or,
 // if that is unknown, from its number of tokens.
 struct TiktokenKind {
@@ -185,6 +192,10 @@ VocabularyParts read_vocab_bpe(const fs::path& path) {
 
 VocabularyParts read_tiktoken(const fs::path& path, std::string_view pattern) {
   const std::string text = read_file(path, tokenizer_file_limit);
+  if (is_sentencepiece(text))
+    fail(path.string(),
+         "this is a SentencePiece model, which hearth does not read: put the tokenizer.json of the "
+         "same model beside it (save_pretrained() of its tokenizer in transformers writes one)");
   VocabularyParts parts{.where = path.string(), .rule = MergeRule::by_id};
   for_each_line(text, [&](std::string_view line, size_t number) {
     if (line.empty()) return;
