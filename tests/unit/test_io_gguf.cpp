@@ -123,6 +123,17 @@ TEST(Gguf, TypesKeepWhatTheyCan) {
                "expected finite weights");
 }
 
+TEST(Gguf, NamesEveryTypeOfLlamaCpp) {
+  for (const GgmlType t : {GgmlType::f32, GgmlType::q8_k, GgmlType::bf16})
+    EXPECT_EQ(ggml_type_name(uint32_t(t)), to_string(t));
+  EXPECT_EQ(ggml_type_name(39), "MXFP4");
+  EXPECT_EQ(ggml_type_name(40), "NVFP4");
+  EXPECT_EQ(ggml_type_name(41), "Q1_0");
+  EXPECT_EQ(ggml_type_name(42), "Q2_0");
+  EXPECT_EQ(ggml_type_name(43), "type 43");
+  EXPECT_EQ(ggml_type_name(4), "type 4") << "removed";
+}
+
 TEST(Gguf, NamesWhatIsWrong) {
   const std::string good = small_file();
   EXPECT_EQ(parse_error(good), "");
