@@ -66,7 +66,7 @@ TEST(GgufVocabulary, KeepsDigitsApartWhereItsNameSaysSo) {
   GgufKeys keys;
   put_vocabulary(keys, dir / "saved", 260);
   EXPECT_NE(keys.bytes().find("smollm"), std::string::npos);
-  expect_error(error_of([&] { Tokenizer::load(bpe_file(dir, 3, false, "falcon")); }),
+  expect_error(error_of([&] { Tokenizer::load(bpe_file(dir, 3, false, "viking")); }),
                "expected tokenizer.ggml.pre to be one of gpt-2, phi-2, olmo, mpt, llama-bpe, ");
 }
 
@@ -85,14 +85,29 @@ TEST(GgufVocabulary, TakesBosAndWholeWordsFromTheName) {
     bool add_bos, ignore_merges;
   };
   const TempDir dir;
-  for (const Row& row :
-       {Row{"gpt-2", false, false}, Row{"phi-2", false, false}, Row{"olmo", false, false},
-        Row{"mpt", false, false}, Row{"llama-bpe", true, true}, Row{"llama3", true, true},
-        Row{"llama-v3", true, true}, Row{"smaug-bpe", false, false}, Row{"dbrx", false, false},
-        Row{"deepseek-v3", false, false}, Row{"deepseek-r1-qwen", false, false},
-        Row{"qwen2", false, false}, Row{"gpt-4o", false, false}, Row{"smollm", false, false},
-        Row{"starcoder", false, false}, Row{"refact", false, false},
-        Row{"command-r", false, false}}) {
+  for (const Row& row : {Row{"gpt-2", false, false},
+                         Row{"phi-2", false, false},
+                         Row{"olmo", false, false},
+                         Row{"mpt", false, false},
+                         Row{"llama-bpe", true, true},
+                         Row{"llama3", true, true},
+                         Row{"llama-v3", true, true},
+                         Row{"smaug-bpe", false, false},
+                         Row{"dbrx", false, false},
+                         Row{"deepseek-v3", false, false},
+                         Row{"deepseek-r1-qwen", false, false},
+                         Row{"qwen2", false, false},
+                         Row{"gpt-4o", false, false},
+                         Row{"smollm", false, false},
+                         Row{"starcoder", false, false},
+                         Row{"refact", false, false},
+                         Row{"command-r", false, false},
+                         Row{"pixtral", true, true},
+                         Row{"tekken", true, true},
+                         Row{"falcon", false, false},
+                         Row{"falcon3", true, true},
+                         Row{"deepseek-llm", false, false},
+                         Row{"deepseek-coder", false, false}}) {
     const Tokenizer t = Tokenizer::load(bpe_file(dir, 3, {}, row.pre));
     Ids ids{5};
     t.add_template(ids);
@@ -248,7 +263,7 @@ TEST(GgufVocabulary, RefusesPiecesWithoutScoresOrBytes) {
   expect_error(error_of([&] { Tokenizer::load(gap.write(dir)); }), "got none for byte 0x00");
 }
 
-// OLMo 2, DeepSeek-V3 and its distillations.
+// OLMo 2, DeepSeek and its distillations, Mistral's models with Tekken, Falcon.
 TEST(GgufVocabulary, ReadsTheNamesOfOtherFamilies) {
   if (!*regex_library()) GTEST_SKIP() << "built without PCRE2";
   struct Row {
@@ -257,7 +272,10 @@ TEST(GgufVocabulary, ReadsTheNamesOfOtherFamilies) {
   };
   const TempDir dir;
   for (const Row& row : {Row{"dbrx", "dbrx", 1, 3}, Row{"deepseek-v3", "deepseek-v3", 1, 4},
-                         Row{"deepseek-r1-qwen", "qwen2", 2, 3}}) {
+                         Row{"deepseek-r1-qwen", "qwen2", 2, 3}, Row{"tekken", "tekken", 2, 3},
+                         Row{"pixtral", "llama-bpe", 1, 3}, Row{"falcon", "falcon", 1, 3},
+                         Row{"falcon3", "falcon3", 2, 3}, Row{"deepseek-llm", "deepseek-llm", 2, 4},
+                         Row{"deepseek-coder", "deepseek-coder", 2, 4}}) {
     const Tokenizer read = Tokenizer::load(bpe_file(dir, 3, {}, row.pre));
     read.save(dir / row.pre);
     for (const Tokenizer& t : {read, Tokenizer::load(dir / row.pre)}) {

@@ -1,7 +1,7 @@
 // llama.cpp's names of pre-tokenizers (tokenizer.ggml.pre), with what each name implies.
 #pragma once
 
-#include <string>
+#include <span>
 #include <string_view>
 
 #include "text/tokenizer/vocabulary.h"
@@ -11,9 +11,9 @@ namespace hearth::inline text {
 struct GgufPreTokenizer {
   std::string_view name;
   Pattern pattern;
-  bool ignore_merges = false;   // a word that is a token is not merged
-  bool add_bos = false;         // unless tokenizer.ggml.add_bos_token says otherwise
-  std::string_view steps = {};  // with Pattern::steps: the pre_tokenizer of a tokenizer.json
+  bool ignore_merges = false;  // a word that is a token is not merged
+  bool add_bos = false;        // unless tokenizer.ggml.add_bos_token says otherwise
+  std::span<const std::string_view> steps = {};  // with Pattern::steps
 };
 
 // Sets the pattern or the steps, and the merge rule; an unknown name is an error.
