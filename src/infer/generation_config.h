@@ -7,11 +7,9 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "infer/sampler.h"
 #include "model/files/folder.h"
-#include "text/chat/chat_template.h"
 
 namespace hearth::inline infer {
 
@@ -38,9 +36,5 @@ nlohmann::ordered_json read_generation_config(const std::filesystem::path& dir);
 
 // Throws if a file of the model or its adapter is broken.
 void check_generation_config(const ModelSource&);
-
-// The tokens that end an answer: those named in the model's folders, and the token that closes a
-// turn of `chat` if there is one. A broken file names none.
-std::vector<int32_t> answer_ends_of(const ModelSource&, const ChatTemplate* chat, const Tokenizer&);
 
 }  // namespace hearth::inline infer

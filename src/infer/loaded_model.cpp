@@ -1,9 +1,8 @@
 #include "infer/loaded_model.h"
 
-#include "infer/generation_config.h"
 #include "model/decoder.h"
+#include "model/files/answer_ends.h"
 #include "sys/error.h"
-#include "text/chat/chat_template.h"
 
 namespace hearth::inline infer {
 
@@ -11,8 +10,7 @@ LoadedModel::LoadedModel(ModelSource source, Backend& backend, const WeightsSpec
     : source_(std::move(source)),
       params_(backend, frozen(decoder_params(source_.config(), weights.format)), weights.dtype) {
   if (!source_.tokenizer().empty()) tokenizer_ = Tokenizer::load(source_.tokenizer());
-  const std::filesystem::path dir = generation_folder(source_);
-  if (tokenizer_) ends_ = generation_ends(dir.empty() ? source_.path() : dir, *tokenizer_);
+  if (tokenizer_) ends_ = answer_ends_of(source_, nullptr, *tokenizer_);
   source_.load(params_);
 }
 

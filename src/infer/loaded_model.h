@@ -29,7 +29,7 @@ class LoadedModel {
   DType dtype() const { return params_.dtype(); }
   // Throws if the model has none.
   const Tokenizer& tokenizer() const;
-  // Tokens that end a text according to generation_config.json, in addition to the tokenizer's own.
+  // Tokens that end a text according to the model's files, in addition to the tokenizer's own.
   const std::vector<int32_t>& ends() const { return ends_; }
 
  private:

@@ -2,7 +2,7 @@
 
 #include "formats/json.h"
 #include "http/http.h"
-#include "infer/generation_config.h"
+#include "model/files/answer_ends.h"
 #include "text/chat/roles.h"
 
 namespace hearth::inline serve {

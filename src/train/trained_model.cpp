@@ -4,6 +4,7 @@
 
 #include "infer/generation_config.h"
 #include "model/decoder.h"
+#include "model/files/answer_ends.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
 

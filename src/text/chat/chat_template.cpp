@@ -262,11 +262,12 @@ std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tok
     std::erase_if(ends, [&](int32_t id) { return !exists(id); });
     return ends;
   }
-  const std::filesystem::path file = dir / "generation_config.json";
+  std::filesystem::path file = dir / "generation_config.json";
+  if (!std::filesystem::exists(file)) file = dir / "config.json";  // as in transformers
   if (!std::filesystem::exists(file)) return {};
   nlohmann::json config;
   try {  // a broken file has no ends here; apply_generation_config() reports the error
-    config = read_json(file, {.max_bytes = 1 << 20});
+    config = read_json(file, {.max_bytes = 16 << 20});
   } catch (const Error&) { return {}; }
   if (!config.is_object()) return {};
   const nlohmann::json ends = config.value("eos_token_id", nlohmann::json());

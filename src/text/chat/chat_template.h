@@ -70,8 +70,8 @@ class ChatTemplate {
 // bos_token and the other special tokens that tokenizer_config.json names.
 nlohmann::ordered_json special_tokens(const nlohmann::ordered_json& tokenizer_config);
 
-// The end tokens that the tokenizer has in generation_config.json of a model's folder, or, besides
-// eos, in a GGUF file.
+// The end tokens of the vocabulary that generation_config.json of a model's folder names, or its
+// config.json if there is no such file, or a GGUF file besides its eos (which may be among them).
 std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer&);
 
 // The special token that closes the assistant's turn in a template; -1: none.
