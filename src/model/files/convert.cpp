@@ -11,6 +11,7 @@
 #include "formats/json.h"
 #include "model/decoder.h"
 #include "model/files/adapter.h"
+#include "model/files/answer_ends.h"
 #include "model/files/folder.h"
 #include "model/files/gguf_keys.h"
 #include "model/files/gguf_model.h"
@@ -152,11 +153,16 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   write_file_atomic(to, MappedFile(from).bytes());
 }
 
-// The chat template in a GGUF file or beside a folder's tokenizer, unchanged; null: none.
-ordered_json chat_template_of(const ModelSource& source) {
+// The GGUF file, or the folder of the tokenizer, that may hold a chat template; empty: neither.
+fs::path template_place(const ModelSource& source) {
   const fs::path& path = fs::is_directory(source.tokenizer()) ? source.tokenizer() : source.path();
-  const bool may_have = path.extension() == ".gguf" || fs::is_directory(path);
-  return may_have ? written_chat_template(path) : ordered_json();
+  return path.extension() == ".gguf" || fs::is_directory(path) ? path : fs::path();
+}
+
+// The chat template, unchanged; null: none.
+ordered_json chat_template_of(const ModelSource& source) {
+  const fs::path place = template_place(source);
+  return place.empty() ? ordered_json() : written_chat_template(place);
 }
 
 void write_tokenizer(const fs::path& dir, const ModelSource& source) {
@@ -203,14 +209,20 @@ struct ModelToWrite {
   ParamStore& params;
 };
 
-// The tokens that end a text of the source besides its tokenizer's eos.
-std::vector<int32_t> more_ends_of(const ModelSource& source) {
+// The token that closes a turn of the source's chat template; -1: none, also for a template that
+// hearth cannot run, which is only copied.
+int32_t turn_end_of(const ModelSource& source, const Tokenizer& tokenizer) try {
+  const fs::path place = template_place(source);
+  if (place.empty() || !ChatTemplate::exists(place)) return -1;
+  return turn_end(ChatTemplate::load(place), tokenizer);
+} catch (const Error&) { return -1; }
+
+TextEnds ends_of(const ModelSource& source) {
   if (source.tokenizer().empty()) return {};
   const Tokenizer tokenizer = Tokenizer::load(source.tokenizer());
-  std::vector<int32_t> ends;
-  for (const fs::path& at : {source.tokenizer(), source.path()})
-    for (const int32_t id : generation_ends(at, tokenizer))
-      if (id != tokenizer.eos() && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  TextEnds ends{.more = answer_ends_of(source, nullptr, tokenizer),
+                .turn = turn_end_of(source, tokenizer)};
+  std::erase(ends.more, tokenizer.eos());
   return ends;
 }
 
@@ -225,7 +237,7 @@ void write_folder(const fs::path& dir, const ModelSource& source, const ModelToW
   write_file_atomic(dir / "config.json", config_text(source, result.config, dtype, bos, eos));
   if (!fs::exists(dir / "generation_config.json"))
     write_file_atomic(dir / "generation_config.json",
-                      hf_generation_config_json(bos, eos, more_ends_of(source)));
+                      hf_generation_config_json(bos, eos, ends_of(source).more));
   std::vector<TensorToWrite> tensors = hf_tensors(result.config, result.params, dtype);
   for (TensorToWrite& t : tensors)
     t.produce = [produce = std::move(t.produce), &spec](const ByteSink& sink) {
@@ -283,7 +295,7 @@ Converted convert_model(const ConvertSpec& spec, Backend& backend) {
                            .name = source.path().stem().string(),
                            .tokenizer = source.tokenizer(),
                            .chat_template = chat_template_of(source),
-                           .ends = more_ends_of(source)};
+                           .ends = ends_of(source)};
   const fs::path to = spec.to.empty() ? fs::path() : resolved(spec.to);
   fs::path gguf, inside;
   if (!spec.gguf.empty()) {

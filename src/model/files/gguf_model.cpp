@@ -46,7 +46,7 @@ GgufKeys model_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
   keys.set("general.alignment", uint32_t(32));
   put_config(keys, c, type);
   put_vocabulary(keys, spec.tokenizer, c.vocab);
-  put_more_ends(keys, spec.ends);
+  put_text_ends(keys, spec.ends);
   put_gguf_chat_template(keys, spec.chat_template);
   return keys;
 }

@@ -5,11 +5,11 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "core/params.h"
 #include "formats/gguf/gguf.h"
 #include "model/files/model_file.h"
+#include "text/tokenizer/gguf_vocabulary.h"
 
 namespace hearth::inline model {
 
@@ -21,7 +21,7 @@ struct GgufSpec {
   std::string name = {};
   std::filesystem::path tokenizer = {};       // path for Tokenizer::load; empty: none
   nlohmann::ordered_json chat_template = {};  // one text, or a list of named ones
-  std::vector<int32_t> ends = {};             // tokens that end a text besides the tokenizer's eos
+  TextEnds ends = {};
 };
 
 struct GgufWritten {

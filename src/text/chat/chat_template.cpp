@@ -258,7 +258,7 @@ MarkedText ChatTemplate::render_answers(const ChatRequest& request,
 std::vector<int32_t> generation_ends(const std::filesystem::path& dir, const Tokenizer& tokenizer) {
   const auto exists = [&](int64_t id) { return id >= 0 && id < tokenizer.vocab_size(); };
   if (dir.extension() == ".gguf") {
-    std::vector<int32_t> ends = more_ends(GgufFile(dir));
+    std::vector<int32_t> ends = text_ends(GgufFile(dir));
     std::erase_if(ends, [&](int32_t id) { return !exists(id); });
     return ends;
   }

@@ -1,7 +1,6 @@
 #include "text/tokenizer/gguf_vocabulary.h"
 
 #include <algorithm>
-#include <array>
 
 #include "formats/json.h"
 #include "sys/error.h"
@@ -15,10 +14,11 @@
 namespace hearth::inline text {
 namespace {
 
-constexpr std::array end_keys{"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-constexpr const char* ends_key = "hearth.end_token_ids";
-
 namespace fs = std::filesystem;
+
+constexpr const char* turn_key = "tokenizer.ggml.eot_token_id";
+constexpr const char* message_key = "tokenizer.ggml.eom_token_id";
+constexpr const char* ends_key = "hearth.end_token_ids";  // where these keys do not hold them all
 
 // Marks a llama2.c vocabulary, which llama.cpp reads like any other of SentencePiece.
 constexpr const char* llama2c_key = "hearth.tokenizer";
@@ -177,17 +177,25 @@ void put_vocabulary(GgufKeys& keys, const fs::path& tokenizer, int64_t vocab) {
   v->text.pieces ? put_gguf_pieces(keys, *v, vocab) : put_bpe(keys, *v, vocab);
 }
 
-void put_more_ends(GgufKeys& keys, std::span<const int32_t> ends) {
-  for (size_t i = 0; i < std::min(ends.size(), end_keys.size()); ++i)
-    keys.set(end_keys[i], uint32_t(ends[i]));
-  if (ends.size() > end_keys.size()) keys.set(ends_key, ends);
+void put_text_ends(GgufKeys& keys, const TextEnds& ends) {
+  std::vector<int32_t> rest = ends.more;
+  const int32_t turn = ends.turn >= 0 || rest.empty() ? ends.turn : rest[0];
+  std::erase(rest, turn);
+  if (turn >= 0) keys.set(turn_key, uint32_t(turn));
+  if (!rest.empty()) keys.set(message_key, uint32_t(rest[0]));
+  if (rest.size() > 1) keys.set(ends_key, std::span<const int32_t>(ends.more));
 }
 
-std::vector<int32_t> more_ends(const GgufTable& f) {
-  if (f.has(ends_key)) return f.wholes(ends_key);
+std::vector<int32_t> text_ends(const GgufTable& f) {
   std::vector<int32_t> ends;
-  for (const char* key : end_keys)
-    if (f.has(key)) ends.push_back(int32_t(std::min<int64_t>(f.whole(key), INT32_MAX)));
+  const auto add = [&](int64_t id) {
+    const bool fits = id >= 0 && id < most_ids;
+    if (fits && std::ranges::find(ends, id) == ends.end()) ends.push_back(int32_t(id));
+  };
+  for (const char* key : {turn_key, message_key})
+    if (f.has(key)) add(f.whole(key));
+  if (f.has(ends_key))
+    for (const int32_t id : f.wholes(ends_key)) add(id);
   return ends;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <span>
 #include <vector>
 
 #include "formats/gguf/gguf.h"
@@ -14,10 +13,16 @@ namespace hearth::inline text {
 // Writes the tokenizer's keys, padded to `vocab` tokens; an empty path writes that there is none.
 void put_vocabulary(GgufKeys&, const std::filesystem::path& tokenizer, int64_t vocab);
 
-// Tokens that end a text besides eos. llama.cpp knows two, the ends of a turn and of a message; a
-// longer list is stored under a key of our own too.
-void put_more_ends(GgufKeys&, std::span<const int32_t>);
-std::vector<int32_t> more_ends(const GgufTable&);
+// llama.cpp ends a text at eos, at the end of a turn and at the end of a message. It also appends
+// the end of a turn to an answer that was interrupted, so that has to be the token that closes a
+// turn of the chat template.
+struct TextEnds {
+  std::vector<int32_t> more = {};  // tokens that end a text besides eos
+  int32_t turn = -1;               // closes a turn, may be eos; -1: unknown, then the first of more
+};
+void put_text_ends(GgufKeys&, const TextEnds&);
+// All of them except eos, unless it also ends a turn. They may be outside of the vocabulary.
+std::vector<int32_t> text_ends(const GgufTable&);
 
 bool has_vocabulary(const GgufTable&);
 VocabularyParts read_gguf_vocabulary(const GgufTable&);
