@@ -99,7 +99,8 @@ ProgramNeed ModuleRunner::need(const ModelConfig& c, DType dtype, RunnerSpec spe
 ModuleRunner::ModuleRunner(const ModelConfig& config, Memory& memory, const RunnerSpec& spec)
     : config_(config), spec_(spec), memory_(memory), programs_(memory, spec.program_bytes) {
   const StepShape one{.rows = 1, .logits = 1, .apart = true};
-  for (int64_t k = 0; k < spec.modules; ++k) program({k, one.with_latents(config_, spec_, 1, 1)});
+  for (int64_t k = 0; k < spec.modules; ++k)
+    program({k, one.with_latents(config_, spec_, {1, 1, true})});
   inputs_ = {memory.state, module_inputs_name};
   logits_ = {memory.state, "engine.logits"};
   if (memory.backend.kernels().sample) drawn_ = {memory.state, module_drawn_name};
@@ -131,8 +132,11 @@ StepShape ModuleRunner::shape_of(const ModuleFeed& f) const {
   const StepShape shape{.rows = bucket(int64_t(f.positions.size()), most_rows(spec_)),
                         .logits = wanted ? bucket(wanted, spec_.sequences) : 0,
                         .apart = f.tables.size() == f.positions.size()};
-  return shape.with_latents(config_, spec_, int64_t(f.tables.size()),
-                            blocks_for(1 + *std::ranges::max_element(f.positions)));
+  // Rows of prompts are only stored. A feed that drafts has a few rows of each sequence.
+  return shape.with_latents(config_, spec_,
+                            {.tables = int64_t(f.tables.size()),
+                             .deepest = blocks_for(1 + *std::ranges::max_element(f.positions)),
+                             .decodes = shape.apart || wanted > 0});
 }
 
 void ModuleRunner::upload(const ModuleFeed& f, const StepShape& shape) {

@@ -158,7 +158,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
         !why.empty())
       fail("engine", "{}", why);
   check_layers_run(config_, backend, params.dtype());
-  if (config_.mla && !absorbs(params)) spec_.exact = true;
+  if (config_.mla && !absorbs()) spec_.exact = true;
   if (spec.logits > spec.rows)  // drawn tokens are written to the input tokens of these rows
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Reserved once: growing the arena later would invalidate every captured program.
@@ -167,10 +167,14 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
     arena = std::max(arena, ModuleRunner::need(config_, params.dtype(), spec_).arena);
   memory_.reserve(arena);
   const StepShape one{bucket(1, spec.rows), 1, true, true};
-  program({Key::Kind::step, one.with_latents(config_, spec_, 1, 1)});
+  program({Key::Kind::step, one.with_latents(config_, spec_, {1, 1, true})});
   device_logits_ = {memory_.state, "engine.logits"};
   wide_ = device_logits_.tensor().cols();
-  if (spec_.modules) modules_ = std::make_unique<ModuleRunner>(config_, memory_, spec_);
+  if (spec_.modules) {
+    RunnerSpec drafting = spec_;
+    drafting.exact = !absorbs();  // drafts change no output, so they may round as they like
+    modules_ = std::make_unique<ModuleRunner>(config_, memory_, drafting);
+  }
   find_caches();
   inputs_.resize(size_t(Inputs(spec).size()));
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
@@ -291,18 +295,21 @@ StepShape Runner::shape_of(const Feed& f) const {
   const bool all = rows == logits && f.wanted.size() == f.positions.size() &&
                    std::ranges::adjacent_find(f.wanted) == f.wanted.end();
   const StepShape shape{rows, logits, all, f.tables.size() == f.positions.size()};
-  return shape.with_latents(config_, spec_, int64_t(f.tables.size()),
-                            blocks_for(1 + *std::ranges::max_element(f.positions)));
+  const int64_t tables = int64_t(f.tables.size());
+  // A step that verifies draft tokens decodes in the same form as one without them, so that they
+  // change no bit.
+  const bool verifies =
+      spec_.drafts > 0 && all && rows <= bucket((1 + spec_.drafts) * tables, spec_.rows);
+  return shape.with_latents(config_, spec_,
+                            {.tables = tables,
+                             .deepest = blocks_for(1 + *std::ranges::max_element(f.positions)),
+                             .decodes = shape.apart || verifies});
 }
 
-// Whether decoding may attend over latents: the matrix that it multiplies by is one plain tensor.
-bool Runner::absorbs(const ParamStore& params) const {
-  if (config_.lora || config_.mla.kv_latent > most_absorbed || config_.attention_softcap > 0)
-    return false;
-  if (memory_.backend.kernels().attention_latent == nullptr) return false;
-  return std::ranges::all_of(params.specs(), [](const ParamSpec& p) {
-    return p.plain() || !p.name.ends_with(".kv_b.weight");
-  });
+// Whether decoding may attend over latents: not with adapters, of which kv_b may have some.
+bool Runner::absorbs() const {
+  return !config_.lora && config_.mla.kv_latent <= most_absorbed &&
+         config_.attention_softcap == 0 && memory_.backend.kernels().attention_latent != nullptr;
 }
 
 void Runner::launch(const Feed& f) {

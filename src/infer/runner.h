@@ -93,7 +93,7 @@ class Runner {
   void upload(const Feed&, const StepShape&, size_t turn);
   void copy_blocks();
   StepShape shape_of(const Feed&) const;
-  bool absorbs(const ParamStore&) const;
+  bool absorbs() const;
   void find_caches();
   void score(const Feed&);
 

@@ -8,17 +8,13 @@ namespace hearth::inline infer {
 int64_t bucket(int64_t rows, int64_t most) { return bucket(rows, buckets::engine_rows, most); }
 
 // Expanded decoding computes the keys and values of all cached tokens, so its programs are recorded
-// for as few sequences and blocks as a step needs; absorbed decoding computes none. A step that
-// verifies draft tokens decodes in the same form as one without them, so that they change no bit.
-StepShape StepShape::with_latents(const ModelConfig& c, const RunnerSpec& spec, int64_t tables,
-                                  int64_t deepest) const {
+// for as few sequences and blocks as a step needs; absorbed decoding computes none.
+StepShape StepShape::with_latents(const ModelConfig& c, const RunnerSpec& spec,
+                                  const Latents& l) const {
   StepShape s = *this;
-  const bool verifies =
-      spec.drafts > 0 && all && rows <= bucket((1 + spec.drafts) * tables, spec.rows);
-  const bool decodes = apart || verifies;
-  if (!c.mla || (decodes && !spec.exact)) return s;
-  s.sequences = bucket(tables, spec.sequences);
-  s.blocks = bucket(deepest, blocks_for(spec.context));
+  if (!c.mla || (l.decodes && !spec.exact)) return s;
+  s.sequences = bucket(l.tables, spec.sequences);
+  s.blocks = bucket(l.deepest, blocks_for(spec.context));
   return s;
 }
 

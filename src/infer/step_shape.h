@@ -31,8 +31,12 @@ struct StepShape {
   bool apart = false;            // row n belongs to sequence n
   // Latent attention over keys and values: sequences and blocks of each, both rounded up; else 0.
   int64_t sequences = 0, blocks = 0;
-  StepShape with_latents(const ModelConfig&, const RunnerSpec&, int64_t tables,
-                         int64_t deepest) const;
+  // What latent attention needs to know of a step.
+  struct Latents {
+    int64_t tables = 0, deepest = 0;  // sequences, and blocks of the longest one
+    bool decodes = false;             // no sequence reads its prompt
+  };
+  StepShape with_latents(const ModelConfig&, const RunnerSpec&, const Latents&) const;
   DecoderMode mode(const RunnerSpec&) const;  // of the program: the cache and how it is read
   auto operator<=>(const StepShape&) const = default;
 };

@@ -184,7 +184,10 @@ std::vector<ParamSpec> decoder_params(const ModelConfig& config, WeightFormat fo
   const std::set<std::string> quantisable = quantisable_params(t);
   for (ParamSpec& p : t.params) {
     const bool adapter = config.lora && p.trainable;  // small, so not worth quantising
-    if (p.group == Group::matrix && quantisable.contains(p.name) && !adapter) p.format = format;
+    // Decoding multiplies by kv_b from both sides (attention_latent).
+    const bool absorbed = p.name.ends_with(".attn.kv_b.weight");
+    if (p.group == Group::matrix && quantisable.contains(p.name) && !adapter && !absorbed)
+      p.format = format;
     if (p.name == t[head].name) p.format = WeightFormat::int8;
   }
   return t.params;

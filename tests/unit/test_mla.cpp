@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "cpu/reference/reference.h"
 #include "latent_case.h"
@@ -12,6 +13,7 @@
 #include "unit/grpo_task.h"
 #include "unit/infer_model.h"
 #include "unit/message_of.h"
+#include "unit/wrapped_backend.h"
 
 namespace hearth {
 namespace {
@@ -187,7 +189,73 @@ TEST(LatentEngine, DraftTokensChangeNoBit) {
   }
 }
 
-// Adapters and quantised matrices are no plain tensors: such models decode as they train.
+// A CPU that counts how often keys and values of cached latents are computed.
+int64_t expansions = 0;
+decltype(Kernels::latent_panels) latent_panels_of_cpu = nullptr;
+class CountingBackend final : public WrappedBackend {
+ public:
+  CountingBackend() : table_(WrappedBackend::kernels()) {
+    latent_panels_of_cpu =
+        std::exchange(table_.latent_panels, [](Stream& s, const LatentPanelsArgs& a) {
+          ++expansions;
+          latent_panels_of_cpu(s, a);
+        });
+  }
+  const Kernels& kernels() const override { return table_; }
+
+ private:
+  Kernels table_;
+};
+
+// Only the step that reads the prompt does so, whatever the format of the weights.
+TEST(LatentEngine, QuantisedModelsAttendOverLatentsToo) {
+  CountingBackend backend;
+  for (const WeightFormat format : {WeightFormat::plain, WeightFormat::int8, WeightFormat::int4})
+    for (const ModelConfig& c : latent_configs()) {
+      SCOPED_TRACE(to_string(format));
+      TinyModel m(backend, c, 7, DType::f32, format);
+      EXPECT_TRUE(m.params.plain("blocks.0.attn.kv_b.weight"));
+      EXPECT_EQ(bool(m.params.quantised("blocks.0.attn.out.weight")),
+                format != WeightFormat::plain);
+      Engine exact = m.engine(), absorbed(m.config, m.params, backend, {});
+      const Request r{.prompt = tiny_prompt(60),
+                      .sampling = {.temperature = 0, .max_tokens = 20, .logprobs = 1}};
+      const Completion want = exact.run(std::vector{r})[0][0];
+      expansions = 0;
+      const Completion got = absorbed.run(std::vector{r})[0][0];
+      EXPECT_EQ(expansions, c.layers);
+      EXPECT_EQ(got.logprobs[0].logprob, want.logprobs[0].logprob);  // of the prompt
+      EXPECT_NEAR(got.logprobs[1].logprob, want.logprobs[1].logprob, 0.1);
+      EXPECT_EQ(got.tokens.size(), 20u);
+    }
+}
+
+// Modules that draft read the cached latents too, also where the model itself has to decode with
+// the bits of training.
+TEST(LatentEngine, ModulesDraftOverLatents) {
+  CountingBackend backend;
+  for (const size_t i : {0, 2}) {
+    ModelConfig c = latent_configs()[i];
+    c.mtp = 2;
+    TinyModel m(backend, c);
+    const auto counted = [&](bool exact) {
+      Engine e(m.config, m.params, backend,
+               {.max_batch = 1, .speculate = 4, .draft = Draft::mtp, .exact = exact});
+      const Request r{.prompt = tiny_prompt(60),
+                      .sampling = {.temperature = 0, .max_tokens = 40, .logprobs = 1}};
+      expansions = 0;
+      e.run(std::vector{r});
+      EXPECT_GT(e.stats().drafted, 20);
+      return std::pair(expansions, e.stats().steps);
+    };
+    // The layers of the model and the first module read the prompt; the last module stores its rows.
+    EXPECT_EQ(counted(false).first, c.layers + 1);
+    const auto [made, steps] = counted(true);
+    EXPECT_EQ(made, steps * c.layers + 1);
+  }
+}
+
+// Adapters are no plain tensors: such models decode as they train.
 TEST(LatentEngine, AdaptersDecodeWithTheBitsOfTraining) {
   const auto backend = make_cpu_backend(2);
   ModelConfig c = latent_configs()[0];
