@@ -42,6 +42,10 @@ void run_convert(const ConvertFlags& flags) {
   spec.check = stop_if_signalled;
   const auto backend = make_cpu_backend(0);
   const Converted c = convert_model(spec, *backend);
+  if (spec.upcycle.experts > 1 && spec.upcycle.top_k == 1)
+    say("with --top-k 1 the weight of an expert is always 1, as the dense model's function needs "
+        "it: training moves the routers by their balance losses alone, with --top-k 2 by its loss "
+        "too\n");
   if (c.widened)
     say("{} matrices are stored as Q8_0 or F16 because the blocks of {} do not fit their rows\n",
         c.widened, flags.spec.dtype);

@@ -134,13 +134,9 @@ ModelConfig described(const InfoFlags& f) {
   if (!f.model.empty())
     fail_usage("--model",
                "the flags of a model's shape describe a new model; drop --model or them");
-  ModelConfig c;
   if (f.preset.empty() && !f.shape.given("dim"))
     fail_usage("info", "the flags of a model's shape need --preset, or --dim");
-  if (f.preset.empty())
-    f.shape.apply(c);
-  else
-    c = model_over_preset(f.preset, f.shape);
+  ModelConfig c = f.preset.empty() ? model_of_flags(f.shape) : model_over_preset(f.preset, f.shape);
   if (!f.tokenizer.empty() && !f.shape.given("vocab"))
     c.vocab = Tokenizer::load(f.tokenizer).vocab_size();
   expect_layout(c);

@@ -27,12 +27,25 @@ void fit_widths(ModelConfig& c, const ModelConfig& base, const FieldFlags<ModelC
     c.moe.expert_hidden = scaled(base.moe.expert_hidden, c.dim, base.dim);
 }
 
+// Divided by itself, the weight of a token's only expert would be 1, and its gradient 0.
+void fit_router(ModelConfig& c, const FieldFlags<ModelConfig>& flags) {
+  if (c.moe && c.moe.top_k == 1 && !flags.given("norm_topk")) c.moe.norm_topk = false;
+}
+
 }  // namespace
+
+ModelConfig model_of_flags(const FieldFlags<ModelConfig>& flags) {
+  ModelConfig c;
+  flags.apply(c);
+  fit_router(c, flags);
+  return c;
+}
 
 ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelConfig>& flags) {
   const ModelConfig base = preset(name);
   ModelConfig c = base;
   flags.apply(c);
+  fit_router(c, flags);
   fit_widths(c, base, flags);
   if (!flags.given("heads")) return c;
   if (!flags.given("kv_heads")) {

@@ -118,11 +118,8 @@ ModelConfig model_of(const PretrainFlags& f, const TrainConfig& train) {
                  "model flags; drop one of them");
     return open_base(train.model, {}).config();
   }
-  ModelConfig m;
-  if (!f.preset.empty())
-    m = model_over_preset(f.preset, f.model);
-  else
-    f.model.apply(m);
+  const ModelConfig m =
+      f.preset.empty() ? model_of_flags(f.model) : model_over_preset(f.preset, f.model);
   if (f.preset.empty() && !f.model.given("dim") && !goes_on)
     fail_usage("pretrain",
                "pretrain needs a model: --preset, --model or model flags such as --dim");

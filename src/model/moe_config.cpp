@@ -48,6 +48,12 @@ void resolve_pattern(MoeConfig& m, int64_t layers) {
 
 }  // namespace
 
+std::string MoeConfig::oddity() const {
+  if (experts < 2 || top_k > 1 || !norm_topk) return {};
+  return "norm_topk makes the weight of a token's only expert (top_k 1) always 1, so the loss of "
+         "the tokens teaches the routers nothing";
+}
+
 bool is_expert_layer(const MoeConfig& m, int64_t layer) {
   if (!m || layer < m.first_dense_layers) return false;
   const std::string& p = m.expert_pattern;

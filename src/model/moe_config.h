@@ -46,7 +46,9 @@ struct MoeConfig {
       "how router logits become weights: softmax, sigmoid, or switch (softmax for --top-k 1)");
     v("router_bias", router_bias,
       "the router chooses by score plus a bias, which training moves toward equal loads");
-    v("norm_topk", norm_topk, "divide the weights of a token's experts by their sum");
+    v("norm_topk", norm_topk,
+      "divide the weights of a token's experts by their sum; a new model with --top-k 1 does not, "
+      "unless this flag says so");
     v("router_scale", router_scale, "factor on the weights of the experts");
     v("expert_groups", expert_groups,
       "equal groups of experts, of which the router first chooses --top-groups; 1: none");
@@ -54,6 +56,9 @@ struct MoeConfig {
   }
   bool operator==(const MoeConfig&) const = default;
   explicit operator bool() const { return experts > 0; }
+
+  // A warning about a router that training can hardly teach; empty: none.
+  std::string oddity() const;
 
   // What the router computes; the weights of the losses are 0.
   RouteSpec route() const {

@@ -135,7 +135,8 @@ class Run {
     if (found) return reconcile(spec_.run, *found, config_.keep);
     for (const std::string& note : spec_.notes) spec_.tell(note);
     for (const std::string& odd :
-         {config_.oddity(steps_), config_.update_spec().oddity(model_.params)})
+         {config_.oddity(steps_), config_.update_spec().oddity(model_.params),
+          model_.config.lora ? std::string() : model_.config.moe.oddity()})
       if (!odd.empty()) spec_.tell(odd);
     model_.begin(config_.seed);
     state_.total = steps_, state_.logits_bytes = logits_chunk_bytes(backend_);

@@ -24,6 +24,35 @@ TEST(ModelFlags, InfoTakesThoseOfPretraining) {
   EXPECT_EQ(run(folder, {"info"}).status, 0);
 }
 
+// Divided by itself, the weight of a token's only expert would be 1 and teach the router nothing.
+TEST(ModelFlags, OneExpertKeepsItsWeightUnlessAskedTo) {
+  const Folder folder;
+  const auto norms = [&](const std::string& flags) {
+    std::istringstream in(flags);
+    Arguments all;
+    for (std::string word; in >> word;) all.push_back(word);
+    return config_of(folder, all)["norm_topk"].get<bool>();
+  };
+  for (const std::string base : {"--preset tiny --experts 4", "--dim 64 --heads 2 --experts 4"}) {
+    EXPECT_TRUE(norms(base)) << base;
+    EXPECT_FALSE(norms(base + " --top-k 1")) << base;
+    EXPECT_TRUE(norms(base + " --top-k 1 --norm-topk")) << base;
+    EXPECT_FALSE(norms(base + " --top-k 2 --norm-topk=false")) << base;
+  }
+  EXPECT_TRUE(norms("--preset tiny"));
+  write_chain(folder / "train.bin", 2000, 1);
+  const std::string note = "the loss of the tokens teaches the routers nothing";
+  for (const bool asked : {false, true}) {
+    const std::string at = folder / (asked ? "normed" : "plain");
+    const Ran r = run(folder, tiny_run(folder / "train.bin", at, 1) +
+                                  Arguments{"--experts", "2", "--top-k", "1",
+                                            asked ? "--norm-topk" : "--norm-topk=false"});
+    ASSERT_EQ(r.status, 0) << r.err;
+    EXPECT_EQ(r.err.find(note) != std::string::npos, asked) << r.err;
+    EXPECT_EQ(config_of(folder, {"--config", at + "/config.toml"})["norm_topk"], asked);
+  }
+}
+
 // The settings of a pretraining run, or a file for one, describe a model to `info` too.
 TEST(ModelFlags, InfoReadsSettingsOfPretraining) {
   const Folder folder;

@@ -40,6 +40,25 @@ TEST(UpcycleCommand, SaysWhatTheDenseModelSaysAndTrainsOn) {
     EXPECT_NE(log.find(fmt::format("\"{}\":", key)), std::string::npos) << key;
 }
 
+TEST(UpcycleCommand, SaysThatOneExpertLearnsNoChoice) {
+  const ShortRuns runs;
+  const fs::path experts = runs.folder / "experts", more = runs.folder / "more";
+  const Ran made =
+      run(runs.folder, {"convert", "--from", (runs.folder / "model").string(), "--upcycle-moe", "4",
+                        "--top-k", "1", "--to", experts.string()});
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_NE(made.err.find("with --top-k 1 the weight of an expert is always 1"), std::string::npos)
+      << made.err;
+  Arguments call = runs.arguments("sft", more);
+  std::ranges::replace(call, (runs.folder / "model").string(), experts.string());
+  const Ran r = run(runs.folder, call + words("--stop-after-step 1"));
+  ASSERT_EQ(r.status, 0) << r.err;
+  const char* note = "the loss of the tokens teaches the routers nothing";
+  EXPECT_NE(r.err.find(note), std::string::npos) << r.err;
+  const Ran again = run(runs.folder, {"sft", "--run", more.string(), "--resume"});
+  EXPECT_EQ(again.err.find(note), std::string::npos) << again.err;
+}
+
 TEST(UpcycleCommand, NamesTheFlagThatIsMissing) {
   const ShortRuns runs;
   const Ran r = run(runs.folder, {"convert", "--from", (runs.folder / "model").string(), "--top-k",

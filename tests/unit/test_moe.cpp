@@ -90,6 +90,33 @@ TEST(MoeConfig, AdaptersLeaveRoutersAlone) {
             std::string::npos);
 }
 
+// The loss of the tokens reaches a router only through the weights of the experts.
+TEST(MoeConfig, SaysWhereARouterLearnsNothing) {
+  const auto backend = make_cpu_backend(1);
+  for (const bool norms : {false, true}) {
+    ModelConfig c = moe_config();
+    c.moe.top_k = 1, c.moe.norm_topk = norms;
+    EXPECT_EQ(c.moe.oddity().empty(), !norms);
+    ParamStore params(*backend, decoder_params(c), DType::f32);
+    params.initialise(3);
+    Memory memory(*backend, &params);
+    Programs programs({.model = c, .B = 2, .T = 8, .losses = {.balance_loss = 0}}, memory);
+    const Batch batch = make_batch(c, 2, 8, false, 1);
+    Scalars s;
+    s.inv_targets = 1 / float(batch.count);
+    programs.micro(batch, s, true);
+    float most = 0;
+    for (const float x : params.values(Part::grad, "blocks.0.mlp.router.weight"))
+      most = std::max(most, std::abs(x));
+    EXPECT_EQ(most > 1e-4f, !norms) << most;
+    EXPECT_EQ(most < 1e-7f, norms) << most;
+  }
+  ModelConfig two = moe_config();
+  EXPECT_EQ(two.moe.oddity(), "");
+  two.moe.experts = two.moe.top_k = 1;  // nothing to choose
+  EXPECT_EQ(two.moe.oddity(), "");
+}
+
 // Steps of two micro-batches of a model whose selection biases move.
 struct BiasRun {
   BiasRun(Backend& b, DType dtype, Recompute recompute)

@@ -69,7 +69,8 @@ ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleSpec& spec) {
   c.moe.top_k = spec.top_k ? spec.top_k : std::min(2 * G, spec.experts);
   c.moe.expert_hidden = c.hidden / G;
   // The weights of a token's experts add up to this. Its top_k / G copies of each shard share the
-  // weight, so that every shard counts once.
+  // weight, so that every shard counts once. Only normed weights do so, also those of one expert.
+  c.moe.norm_topk = true;
   c.moe.router_scale = float(G);
   return c.resolve();
 }
