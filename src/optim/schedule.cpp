@@ -71,15 +71,16 @@ std::string RateConfig::oddity(int64_t total) const {
       warmup, total, lr * schedule_factor(schedule_spec(total), total - 1), lr);
 }
 
-Steps Steps::parse(std::string_view text, std::string_view where, int64_t total) {
-  Steps r;
-  const auto number = [&](std::string_view s) {
-    int64_t n = 0;
+template <class T>
+StepsOf<T> StepsOf<T>::parse(std::string_view text, std::string_view where, int64_t total) {
+  StepsOf r;
+  const auto read = [&](std::string_view s, auto n) {
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), n);
-    if (error != std::errc{} || end != s.data() + s.size() || n < 0)
+    if (error != std::errc{} || end != s.data() + s.size() || n < 0 || !std::isfinite(double(n)))
       fail_usage(where, "expected N or a schedule STEP:N,STEP:N,.., got '{}'", text);
     return n;
   };
+  const auto number = [&](std::string_view s) { return read(s, int64_t(0)); };
   const auto step_of = [&](std::string_view s) {
     if (!s.ends_with('%')) return number(s);
     const int64_t percent = number(s.substr(0, s.size() - 1));
@@ -95,7 +96,7 @@ Steps Steps::parse(std::string_view text, std::string_view where, int64_t total)
     const size_t colon = item.find(':');
     const bool plain = colon == std::string_view::npos;
     const int64_t step = plain ? 0 : step_of(item.substr(0, colon));
-    const int64_t value = number(plain ? item : item.substr(colon + 1));
+    const T value = read(plain ? item : item.substr(colon + 1), T(0));
     // In a short run two percentages may be the same step: the later one counts.
     const bool share = !plain && item[colon - 1] == '%';
     if (share && !r.changes_.empty() && r.changes_.back().first == step)
@@ -109,11 +110,15 @@ Steps Steps::parse(std::string_view text, std::string_view where, int64_t total)
   return r;
 }
 
-int64_t Steps::at(int64_t step) const {
-  int64_t value = changes_.front().second;
+template <class T>
+T StepsOf<T>::at(int64_t step) const {
+  T value = changes_.front().second;
   for (const auto& [first, v] : changes_)
     if (step >= first) value = v;
   return value;
 }
+
+template class StepsOf<int64_t>;
+template class StepsOf<float>;
 
 }  // namespace hearth::inline optim

@@ -51,16 +51,19 @@ struct RateConfig {
   std::string oddity(int64_t total) const;
 };
 
-// A number that changes at given steps: "8192" or "0:8192,1000:65536". A step may be a percentage
-// of the run's `total` steps: "0:8192,50%:65536".
-class Steps {
+// A number of 0 or more that changes at given steps: "8192" or "0:8192,1000:65536". A step may be a
+// percentage of the run's `total` steps: "0:8192,50%:65536".
+template <class T>
+class StepsOf {
  public:
-  static Steps parse(std::string_view text, std::string_view where, int64_t total);
-  int64_t at(int64_t step) const;
-  std::span<const std::pair<int64_t, int64_t>> changes() const { return changes_; }
+  static StepsOf parse(std::string_view text, std::string_view where, int64_t total);
+  T at(int64_t step) const;
+  std::span<const std::pair<int64_t, T>> changes() const { return changes_; }
 
  private:
-  std::vector<std::pair<int64_t, int64_t>> changes_;  // (first step, value), ascending
+  std::vector<std::pair<int64_t, T>> changes_;  // (first step, value), ascending
 };
+using Steps = StepsOf<int64_t>;
+using WeightSteps = StepsOf<float>;
 
 }  // namespace hearth::inline optim

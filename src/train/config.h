@@ -166,6 +166,7 @@ struct TrainConfig : RunConfig {
   int64_t batch = 0;
   std::string seq = "0", tokens_per_step = "0";
   std::string window_schedule, long_window_schedule;
+  std::string mtp_loss_schedule, further_loss_schedule;
   LoaderSpec::Order order = LoaderSpec::Order::sequential;
   bool document_mask = false;
   int64_t document_start = -1;
@@ -204,6 +205,12 @@ struct TrainConfig : RunConfig {
       "the same for the layers that --window-pattern marks L; ends at --long-window");
     visit_run(v);
     losses.visit(v);
+    v("mtp_loss_schedule", mtp_loss_schedule,
+      "--mtp-loss by step, such as 0:0.3,1000:0.1 or 0:0.3,50%:0.1; ends at --mtp-loss; empty: the "
+      "same in all steps");
+    v("further_loss_schedule", further_loss_schedule,
+      "--further-loss by step, such as 0:0.5,60%:0; ends at --further-loss; empty: the same in all "
+      "steps");
     fp8.visit(v);
     v("order", order, "order of the training data: sequential or shuffled");
     v("document_mask", document_mask,

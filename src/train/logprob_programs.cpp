@@ -176,11 +176,13 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
 const LogprobPrograms::Program& LogprobPrograms::bound(const Key& key, Kind kind) {
   const ModelConfig& model = kind == Kind::nll_eval ? spec_.evaluated() : spec_.model;
   const int64_t window = model.window, long_window = model.long_window;
-  BoundPrograms& shape = programs_.get({key, window, long_window}, [&] {
+  const float mtp = model.mtp ? spec_.losses.mtp_loss : 0, further = spec_.losses.further_loss;
+  BoundPrograms& shape = programs_.get({key, window, long_window, mtp, further}, [&] {
     std::string name = fmt::format("{} {}x{}", spec_.name, key.B, key.T);
     if (key.rows) name += fmt::format(" {}", key.rows);
     if (key.documents) name += " documents";
     if (window || long_window) name += fmt::format(" windows {} {}", window, long_window);
+    if (mtp || further) name += fmt::format(" weights {} {}", mtp, further);
     return name;
   });
   shape.kinds.resize(kinds);

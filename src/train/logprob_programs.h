@@ -82,6 +82,10 @@ class LogprobPrograms {
     spec_.model.window = window, spec_.model.long_window = long_window;
   }
 
+  // Likewise the weights of the losses of further tokens, as in LossConfig.
+  void set_weights(float mtp, float further) {
+    spec_.losses.mtp_loss = mtp, spec_.losses.further_loss = further;
+  }
   // Nothing is kept and no gradient touched.
   Logprobs score(const BatchView&);
   // Launches a forward pass that keeps what backward() needs: nothing else may run on this memory
@@ -141,7 +145,7 @@ class LogprobPrograms {
     StateRef<int32_t> load = {};  // of experts
     StateRef<Scalars> scalars = {};
   };
-  // What a program is cached by: its shape and the model's attention windows.
+  // What a program is cached by: its shape, and the windows and weights that may change.
   struct CacheKey {
     Key shape;
     int64_t window = 0, long_window = 0;
@@ -152,6 +156,7 @@ class LogprobPrograms {
   };
   // Results of begin() on their way to the host, behind no later launch.
   struct Arrival {
+    float mtp_loss = 0, further_loss = 0;
     std::unique_ptr<Transfer> transfer = {};
     int64_t bytes = 0;  // at most
   };

@@ -44,7 +44,8 @@ const Choice choices[] = {
            "--router-bias --window 6 --recompute block"),
      "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: deepseek_v3 "
      "cannot express window = 6"},
-    {"further-tokens", words("--mtp 2 --mtp-loss 0.5 --recompute block"), ""},
+    {"further-tokens",
+     words("--mtp 2 --mtp-loss 0.5 --mtp-loss-schedule 0:0.2,2:0.3,3:0.5 --recompute block"), ""},
     {"latent-further-tokens",
      words("--layers 3 --kv-heads 0 --kv-latent 12 --nope-dim 6 --rope-dim 4 --experts 6 --top-k 2 "
            "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "

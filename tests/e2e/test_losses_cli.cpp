@@ -70,6 +70,40 @@ TEST_P(ZLossCommand, RefusesAWeightThatIsNone) {
 INSTANTIATE_TEST_SUITE_P(Tasks, ZLossCommand, testing::Values("pretrain", "sft"),
                          [](const auto& info) { return std::string(info.param); });
 
+// The weight of further tokens by step: a run that is resumed between two changes keeps the bits.
+TEST(FurtherLoss, FollowsItsSchedule) {
+  const ShortRuns runs;
+  const auto terms = [&](const fs::path& run) {
+    std::vector<double> all;  // of each step, 0 where there is none
+    std::istringstream in(read_file(run / "log.jsonl"));
+    for (std::string line; std::getline(in, line);)
+      if (const json j = json::parse(line); j.contains("loss"))
+        all.push_back(j.value("further_2", 0.0));
+    return all;
+  };
+  const auto trained = [&](const char* name, const std::string& flags) {
+    const fs::path folder = runs.folder / name;
+    const Ran r = run(runs.folder, runs.arguments("pretrain", folder) + words(flags));
+    EXPECT_EQ(r.status, 0) << r.err;
+    return folder;
+  };
+  const std::string schedule = "--further-loss-schedule 0:0.5,2:0.25,80%:0";
+  const fs::path whole = trained("whole", schedule), same = trained("same", "--further-loss 0.5"),
+                 parts = trained("parts", schedule + " --stop-after-step 3");
+  const Ran rest = run(runs.folder, {"pretrain", "--run", parts.string(), "--resume"});
+  ASSERT_EQ(rest.status, 0) << rest.err;
+  for (const char* file : {"log.jsonl", "latest/model.safetensors"})
+    EXPECT_TRUE(read_file(whole / file) == read_file(parts / file)) << file;
+  const std::vector<double> changed = terms(whole), kept = terms(same);
+  ASSERT_EQ(changed.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(changed[i] > 0, i < 4) << i;
+    EXPECT_EQ(changed[i] == kept[i], i < 3) << i;  // the third step begins with equal weights
+  }
+  expect_error(run(runs.folder, {"pretrain", "--run", parts.string(), "--resume", "--steps", "9"}),
+               2, "--further-loss-schedule is in shares of its 5 steps");
+}
+
 TEST(ZLoss, IsNotATermOfOtherTasks) {
   const ShortRuns runs;
   expect_error(

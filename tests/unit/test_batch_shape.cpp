@@ -93,6 +93,46 @@ TEST(BatchShapes, WindowsFollowTheirSchedules) {
       "step 0");
 }
 
+// So do the weights of losses of further tokens, which end at those of --mtp-loss and
+// --further-loss.
+TEST(BatchShapes, WeightsFollowTheirSchedules) {
+  TrainConfig c;
+  c.batch = 2, c.seq = "0:16,4:32", c.steps = 10;
+  c.further_loss_schedule = "0:0.5,4:0.25,60%:0";
+  ModelConfig model{.vocab = 64, .context = 64, .layers = 2, .dim = 16, .heads = 2};
+  const auto shapes = [&] {
+    return batch_shapes(model.resolve(), c, MemoryBudget(int64_t(1) << 40), HeadSpec{}.chunk_bytes);
+  };
+  const auto losses = [&](const BatchShape& s) {
+    return program_spec(model, c, s, HeadSpec{}.chunk_bytes).losses;
+  };
+  const std::vector<BatchShape> all = shapes();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[1].first_step, 4);
+  EXPECT_EQ(all[2].first_step, 6);
+  EXPECT_EQ(losses(all[0]).further_loss, 0.5f);
+  EXPECT_EQ(losses(all[1]).further_loss, 0.25f);
+  EXPECT_EQ(losses(all[2]).further_loss, 0);
+  EXPECT_EQ(losses(all[0]).mtp_loss, 0.3f);
+
+  c.dtype = TrainDType::fp8;
+  EXPECT_EQ(message_of(shapes),
+            "[--further-loss-schedule] expected weights above 0 with --dtype fp8, got 0 at step 6");
+  c.dtype = TrainDType::fp32, c.losses.further_loss = 0.5f;
+  EXPECT_EQ(message_of(shapes),
+            "[--further-loss-schedule] expected a schedule that ends at --further-loss 0.5, got 0");
+  c.further_loss_schedule.clear(), c.losses.further_loss = 0;
+  c.mtp_loss_schedule = "0:0.1,5:0.3";
+  EXPECT_EQ(message_of(shapes),
+            "[--mtp-loss-schedule] has no effect: the model has no mtp modules; leave it out");
+  model.mtp = 1;
+  ASSERT_EQ(shapes().size(), 3u);
+  EXPECT_EQ(losses(shapes()[0]).mtp_loss, 0.1f);
+  EXPECT_EQ(losses(shapes()[2]).mtp_loss, 0.3f);
+  c.mtp_loss_schedule = "0:0,5:0.3";
+  EXPECT_EQ(message_of(shapes), "[--mtp-loss-schedule] expected weights above 0, got 0 at step 0");
+}
+
 TEST(BatchShapes, NamesTheBatchThatDoesNotDivideAStep) {
   const auto message = [](int64_t batch, const std::string& seq, const std::string& tokens) {
     try {

@@ -44,6 +44,15 @@ TEST(Schedule, StepsChangeWhereTheySay) {
     EXPECT_THROW(Steps::parse(bad, "test", 30), Error) << bad;
 }
 
+TEST(Schedule, StepsMayBeOfFractions) {
+  const WeightSteps s = WeightSteps::parse("0:0.3,50%:1e-1,20:0", "test", 30);
+  EXPECT_EQ(s.at(14), 0.3f);
+  EXPECT_EQ(s.at(15), 0.1f);
+  EXPECT_EQ(s.at(20), 0);
+  for (const char* bad : {"", "x", "0:nan", "0:inf", "0:-0.1", "0.5:1", "0:1,0.5:2"})
+    EXPECT_THROW(WeightSteps::parse(bad, "test", 30), Error) << bad;
+}
+
 TEST(Schedule, ADecayMayBeAShareOfTheRun) {
   RateConfig c{.schedule = Schedule::wsd, .decay_share = 0.5};
   c.check_rate(340);

@@ -40,6 +40,34 @@ std::array<WindowSchedule, 2> window_schedules(const ModelConfig& model, const T
            {"--long-window-schedule", c.long_window_schedule, model.long_window, c.steps}}};
 }
 
+// A schedule of the weight of a loss: the flags, its text and the weight that the run ends with.
+struct WeightSchedule {
+  const char *flag, *own_flag;
+  const std::string& text;
+  float own;
+  bool may_be_zero;
+  int64_t total;  // steps of the run
+
+  WeightSteps steps() const { return WeightSteps::parse(text, flag, total); }
+  float at(int64_t step) const { return text.empty() ? -1 : steps().at(step); }
+  void check() const {
+    const WeightSteps all = steps();
+    if (const float last = all.changes().back().second; last != own)
+      fail_usage(flag, "expected a schedule that ends at {} {}, got {}", own_flag, own, last);
+    for (const auto& [step, weight] : all.changes())
+      if (weight == 0 && !may_be_zero)
+        fail_usage(flag, "expected weights above 0{}, got 0 at step {}",
+                   own_flag == std::string_view("--mtp-loss") ? "" : " with --dtype fp8", step);
+  }
+};
+// Modules without a loss would still decay, and fp8 keeps the scales of all products of a step.
+std::array<WeightSchedule, 2> weight_schedules(const TrainConfig& c) {
+  return {{{"--mtp-loss-schedule", "--mtp-loss", c.mtp_loss_schedule, c.losses.mtp_loss, false,
+            c.steps},
+           {"--further-loss-schedule", "--further-loss", c.further_loss_schedule,
+            c.losses.further_loss, c.dtype != TrainDType::fp8, c.steps}}};
+}
+
 Steps lengths_of(const TrainConfig& c) { return Steps::parse(c.seq, "--seq", c.steps); }
 Steps tokens_of(const TrainConfig& c) {
   return Steps::parse(c.tokens_per_step, "--tokens-per-step", c.steps);
@@ -59,6 +87,8 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
                c.model.empty() ? fmt::format(": --context {} makes it longer", s.T) : "");
   const auto windows = window_schedules(model, c);
   s.window = windows[0].at(step, s.T), s.long_window = windows[1].at(step, s.T);
+  const auto weights = weight_schedules(c);
+  s.mtp_loss = weights[0].at(step), s.further_loss = weights[1].at(step);
   // --batch counts sequences of the first length; other lengths keep a micro-batch's tokens.
   if (c.batch) s.B = std::max<int64_t>(1, c.batch * length_at(0) / s.T);
   int64_t tokens = totals.at(step);
@@ -112,6 +142,9 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
   ModelConfig now = model;
   if (s.window >= 0) now.window = s.window;
   if (s.long_window >= 0) now.long_window = s.long_window;
+  LossConfig losses = c.losses;
+  if (s.mtp_loss >= 0) losses.mtp_loss = s.mtp_loss;
+  if (s.further_loss >= 0) losses.further_loss = s.further_loss;
   return {.model = now,
           .eval_model = model,
           .dtype = storage_dtype(c.dtype),
@@ -124,7 +157,7 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
           .eval_documents = c.document_mask || c.eval_documents,
           .accumulates = s.micro_batches > 1,
           .update = c.update_spec(),
-          .losses = c.losses,
+          .losses = losses,
           .logits_bytes = logits_bytes};
 }
 
@@ -149,6 +182,14 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
                    c.steps, first);
       steps.insert(first);
     }
+  }
+  if (!c.mtp_loss_schedule.empty() && !model.mtp)
+    fail_usage("--mtp-loss-schedule", "has no effect: the model has no mtp modules; leave it out");
+  for (const WeightSchedule& w : weight_schedules(c)) {
+    if (w.text.empty()) continue;
+    w.check();
+    const WeightSteps changes = w.steps();
+    for (const auto& [first, value] : changes.changes()) steps.insert(first);
   }
   std::vector<BatchShape> shapes;
   for (int64_t step : steps)

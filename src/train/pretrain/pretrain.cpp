@@ -141,7 +141,9 @@ class PretrainTask : public Task {
     for (const auto& [flag, text] : {std::pair{"--seq", &config_.seq},
                                      {"--tokens-per-step", &config_.tokens_per_step},
                                      {"--window-schedule", &config_.window_schedule},
-                                     {"--long-window-schedule", &config_.long_window_schedule}})
+                                     {"--long-window-schedule", &config_.long_window_schedule},
+                                     {"--mtp-loss-schedule", &config_.mtp_loss_schedule},
+                                     {"--further-loss-schedule", &config_.further_loss_schedule}})
       if (text->find('%') != text->npos)
         fail_usage("--steps",
                    "this run's {} is in shares of its {} steps, so the run cannot be made longer; "
@@ -219,7 +221,7 @@ class PretrainTask : public Task {
     return counts_others ? cursor_.next_epoch() : cursor_;
   }
 
-  // Applies the schedules of batches, lengths and windows.
+  // Applies the schedules of batches, lengths, windows and weights of losses.
   void follow_schedules(int64_t step) {
     const BatchShape& next = shape_at(step);
     if (next == shape_) return;

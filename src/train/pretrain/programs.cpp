@@ -88,6 +88,7 @@ void Programs::set_fp8_sites(std::span<const Fp8Site> sites) {
 void Programs::reshape(const ProgramSpec& s) {
   spec_ = s;
   programs_.set_windows(s.model.window, s.model.long_window);
+  programs_.set_weights(s.losses.mtp_loss, s.losses.further_loss);
   first_program();
   if (s.accumulates) next_program();
   programs_.program({s.B, s.T, 0, s.eval_documents}, LogprobPrograms::Kind::nll_eval);

@@ -37,7 +37,8 @@ class Programs {
  public:
   // Records the programs of the spec's batches.
   Programs(const ProgramSpec&, Memory&);
-  // The same for a spec with another batch shape or other attention windows and else the same.
+  // The same for a spec with another batch shape, other attention windows or other weights of
+  // losses of further tokens and else the same.
   // The programs of earlier shapes stay in the cache.
   void reshape(const ProgramSpec&);
 
