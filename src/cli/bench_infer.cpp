@@ -1,5 +1,6 @@
-// hearth bench infer: the engine on random weights and tokens. Either a batch of equal requests,
-// compared with the time to read weights and KV cache, or a workload of many unequal requests.
+// hearth bench infer: the engine on random weights, or on a model, and random tokens, or a text.
+// Either a batch of equal requests, compared with the time to read weights and KV cache, or a
+// workload of many unequal requests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +13,11 @@
 #include "cli/model_flags.h"
 #include "diag/peak_flops.h"
 #include "infer/engine.h"
+#include "infer/loaded_model.h"
 #include "model/decoder.h"
 #include "model/layer_spec.h"
 #include "sys/error.h"
+#include "sys/files/files.h"
 #include "text/tokenizer/tokenizer.h"
 #include "train/config.h"
 
@@ -25,7 +28,9 @@ using Clock = std::chrono::steady_clock;
 
 struct InferFlags {
   Common common;
-  std::string preset = "gpt2", dtype = "auto", weights = "plain", kv = "plain";
+  std::string preset = "gpt2", model_path, text;
+  std::string dtype = "auto", weights = "plain", kv = "plain";
+  const CLI::Option* preset_flag = nullptr;
   bool batch_invariant = false;
   int64_t batch = 1, prompt = 128, made = 256, workload = 0;
   int64_t step_tokens = 512;
@@ -35,6 +40,10 @@ struct InferFlags {
   std::string tokenizer;
   ConstraintFlags constraint;
   FieldFlags<ModelConfig> model;
+
+  std::string name() const {
+    return model_path.empty() ? name_over_preset(preset, model) : model_path;
+  }
 };
 
 // Arrival times of a run's tokens, in ms since its start.
@@ -70,6 +79,14 @@ void put_drafts(nlohmann::ordered_json& j, const EngineStats& s) {
     if (d.tried > 0) j["acceptance"].push_back(double(d.accepted) / double(d.tried));
 }
 
+// The same for people: ", accepted of the drafts 81% 65%".
+std::string drafts_text(const EngineStats& s) {
+  std::string text;
+  for (const DraftCount& d : s.drafts)
+    if (d.tried > 0) text += fmt::format(" {:.0f}%", 100 * double(d.accepted) / double(d.tried));
+  return text.empty() ? text : ", accepted of the drafts" + text;
+}
+
 double percentile(std::vector<double> x, double share) {
   if (x.empty()) return 0;
   const auto at = x.begin() + ptrdiff_t(share * double(x.size() - 1));
@@ -81,23 +98,13 @@ nlohmann::ordered_json percentiles(const std::vector<double>& x) {
   return {{"p50", percentile(x, 0.5)}, {"p90", percentile(x, 0.9)}, {"p99", percentile(x, 0.99)}};
 }
 
-Request random_request(std::mt19937_64& bits, int64_t vocab, int64_t prompt, int64_t made) {
-  Request r;
-  for (int64_t i = 0; i < prompt; ++i) r.prompt.push_back(int32_t(bits() % uint64_t(vocab)));
-  r.sampling.temperature = 0;
-  r.sampling.max_tokens = made;
-  r.sampling.ignore_eos = true;
-  return r;
-}
-
 // What the text of every request has to match; the tokenizer says what tokens mean.
 struct Constrained {
-  explicit Constrained(const InferFlags& f) : spec(f.constraint.spec()) {
-    if (!f.tokenizer.empty()) tokenizer = Tokenizer::load(f.tokenizer);
+  Constrained(const InferFlags& f, const Tokenizer* tokenizer) : spec(f.constraint.spec()) {
     if (spec.kind == ConstraintSpec::Kind::none) return;
     if (!tokenizer) fail_usage("infer", "constrained text needs --tokenizer");
     maker.emplace(*tokenizer);
-    maker->make(spec);  // throws before the weights are drawn
+    maker->make(spec);  // throws before the first run
   }
   std::string name() const {
     return spec.kind == ConstraintSpec::Kind::none          ? ""
@@ -105,45 +112,77 @@ struct Constrained {
                                                             : " regex";
   }
   ConstraintSpec spec;
-  std::optional<Tokenizer> tokenizer;
   std::optional<ConstraintMaker> maker;
+};
+
+// The model of --model, or what its place is taken by: a config and random weights.
+struct BenchModel {
+  BenchModel(const InferFlags& f, Backend& backend, const WeightsSpec& weights) {
+    if (!f.model_path.empty()) {
+      loaded.emplace(ModelSource::open(f.model_path), backend, weights);
+      config = loaded->config();
+      expect_context(f);
+      return;
+    }
+    if (!f.tokenizer.empty()) own_tokenizer = Tokenizer::load(f.tokenizer);
+    config = model_over_preset(f.preset, f.model);
+    if (own_tokenizer) config.vocab = own_tokenizer->vocab_size();
+    // The requests of a workload have fixed lengths, so the context of a shorter model is extended.
+    if (f.workload) config.context = std::max(config.context, 2 * workload_longest);
+    expect_context(f);
+    config = config.resolve();
+    drawn.emplace(backend, decoder_params(config, weights.format), weights.dtype);
+    drawn->initialise(f.seed);
+  }
+  void expect_context(const InferFlags& f) const {
+    if (f.workload && config.context < 2 * workload_longest)
+      fail_usage("--workload", "expected a model with a context of at least {}, got {}",
+                 2 * workload_longest, config.context);
+    if (!f.workload && f.prompt + f.made > config.context)
+      fail_usage("--new",
+                 "expected --prompt and --new of at most {} tokens together, the context of {}, "
+                 "got {} and {}{}",
+                 config.context, f.model_path.empty() ? f.preset : f.model_path, f.prompt, f.made,
+                 f.model_path.empty() ? "; --context makes it longer" : "");
+  }
+  const Tokenizer* tokenizer() {
+    if (loaded && !loaded->source().tokenizer().empty()) return &loaded->tokenizer();
+    return own_tokenizer ? &*own_tokenizer : nullptr;
+  }
+  ParamStore& params() { return loaded ? loaded->params() : *drawn; }
+
+  static constexpr int64_t workload_shortest = 100, workload_longest = 1024;
+  std::optional<LoadedModel> loaded;
+  std::optional<Tokenizer> own_tokenizer;
+  ModelConfig config;
+  std::optional<ParamStore> drawn;
 };
 
 struct Bench {
   explicit Bench(const InferFlags& f)
       : flags(f),
         train_dtype(parse_enum<TrainDType>(f.dtype, "--dtype")),
-        constrained(f),
         backend(make_backend(f.common, {.tf32 = train_dtype == TrainDType::tf32,
                                         .fp16 = train_dtype == TrainDType::fp16,
                                         .batch_invariant = f.batch_invariant})),
-        config(config_of(f, constrained)),
         dtype(resolved(train_dtype, *backend)),
         format(weight_format(f.weights, *backend)),
         cache(cache_format(f.kv)),
-        params(*backend, decoder_params(config, format), dtype) {
-    params.initialise(f.seed);
+        model(f, *backend, {dtype, format}),
+        constrained(f, model.tokenizer()) {
+    if (f.text.empty()) return;
+    if (!model.tokenizer()) fail_usage("--text", "needs a tokenizer: --model or --tokenizer");
+    text = model.tokenizer()->encode(read_file(f.text));
+    const int64_t least = f.workload ? BenchModel::workload_longest : f.prompt;
+    if (int64_t(text.size()) < least)
+      fail_usage("--text", "expected at least {} tokens, got {}", least, text.size());
   }
   static DType resolved(TrainDType& dtype, const Backend& backend) {
     resolve_dtype(dtype, backend);
     return to_dtype(dtype);
   }
-  // The requests of a workload have fixed lengths, so the context of a shorter model is extended.
-  static ModelConfig config_of(const InferFlags& f, const Constrained& constrained) {
-    ModelConfig c = model_over_preset(f.preset, f.model);
-    if (constrained.tokenizer) c.vocab = constrained.tokenizer->vocab_size();
-    if (f.workload)
-      c.context = std::max(c.context, 2 * workload_longest);
-    else if (f.prompt + f.made > c.context)
-      fail_usage(
-          "--new",
-          "expected --prompt and --new of at most {} tokens together, the context of {}, got "
-          "{} and {}; --context makes it longer",
-          c.context, f.preset, f.prompt, f.made);
-    return c.resolve();
-  }
   Engine engine(int64_t context) {
-    return Engine(config, params, *backend,
+    return Engine(model.config, model.params(), *backend,
                   {.max_batch = flags.batch,
                    .context = context,
                    .step_tokens = flags.step_tokens,
@@ -152,10 +191,23 @@ struct Bench {
                    .reuse_prefixes = false,
                    .cache = cache,
                    .exact = flags.batch_invariant,
-                   .tokenizer = constrained.tokenizer ? &*constrained.tokenizer : nullptr});
+                   .tokenizer = model.tokenizer()});
   }
+  // Random tokens, or a part of the text.
   Request request(std::mt19937_64& bits, int64_t prompt, int64_t made) {
-    Request r = random_request(bits, config.vocab, prompt, made);
+    Request r;
+    if (text.empty()) {
+      const Tokenizer* t = model.tokenizer();
+      const uint64_t ids =
+          uint64_t(t ? std::min<int64_t>(t->vocab_size(), model.config.vocab) : model.config.vocab);
+      for (int64_t i = 0; i < prompt; ++i) r.prompt.push_back(int32_t(bits() % ids));
+    } else {
+      const auto from = text.begin() + int64_t(bits() % (text.size() - size_t(prompt) + 1));
+      r.prompt.assign(from, from + prompt);
+    }
+    r.sampling.temperature = 0;
+    r.sampling.max_tokens = made;
+    r.sampling.ignore_eos = true;
     if (constrained.maker) r.constraint = constrained.maker->make(constrained.spec);
     return r;
   }
@@ -166,15 +218,17 @@ struct Bench {
   }
 
   // Bytes of all matrices and the head in their stored format.
-  int64_t streamed_bytes() const {
-    int64_t bytes = matmul_params(config) * size_of(dtype);
-    for (const ParamSpec& p : params.specs())
-      if (const Tensor q = params.quantised(p.name))
+  int64_t streamed_bytes() {
+    int64_t bytes = matmul_params(model.config) * size_of(dtype);
+    for (const ParamSpec& p : model.params().specs())
+      if (const Tensor q = model.params().quantised(p.name))
         bytes += q.bytes() - p.shape.numel() * size_of(dtype);
     return bytes;
   }
   // Cache bytes per token, over all layers.
-  int64_t cached_bytes() const { return cache_block_bytes(config, cache, dtype) / cache_block; }
+  int64_t cached_bytes() const {
+    return cache_block_bytes(model.config, cache, dtype) / cache_block;
+  }
   std::string weights_name() const {
     std::string name(enum_name(train_dtype));
     if (format != WeightFormat::plain) name = fmt::format("{} {}", to_string(format), name);
@@ -183,16 +237,15 @@ struct Bench {
     return name;
   }
 
-  static constexpr int64_t workload_shortest = 100, workload_longest = 1024;
   const InferFlags& flags;
   TrainDType train_dtype;
-  Constrained constrained;
   std::unique_ptr<Backend> backend;
-  ModelConfig config;
   DType dtype;
   WeightFormat format;
   CacheFormat cache;
-  ParamStore params;
+  BenchModel model;
+  Constrained constrained;
+  std::vector<int32_t> text;  // of --text
 };
 
 // Equal requests that start together; reports the median of several runs with different prompts.
@@ -218,11 +271,11 @@ void bench_batch(const InferFlags& f) {
   const double bandwidth = measure_bandwidth(*b.backend);
   const double bound = double(f.batch) * bandwidth / (weights + cached);
   const EngineStats s = engine.stats();
-  nlohmann::ordered_json j = bench_line(
-      *b.backend, "infer",
-      fmt::format("{} {} batch {} prompt {} new {}{}", name_over_preset(f.preset, f.model),
-                  b.weights_name(), f.batch, f.prompt, f.made, b.constrained.name()),
-      total, "tokens/s");
+  nlohmann::ordered_json j =
+      bench_line(*b.backend, "infer",
+                 fmt::format("{} {} batch {} prompt {} new {}{}", f.name(), b.weights_name(),
+                             f.batch, f.prompt, f.made, b.constrained.name()),
+                 total, "tokens/s");
   j["decode_tokens_per_s"] = decode;
   j["ttft_ms"] = r.all_first;
   j["prompt_tokens_per_s"] = 1e3 * double(f.batch * f.prompt) / r.all_first;
@@ -236,20 +289,22 @@ void bench_batch(const InferFlags& f) {
   if (f.common.json) return print_json(j);
   fmt::print(
       "{} {} batch {}, prompt {} + {} new{}: {:.1f} tokens/s; first token after {:.1f} ms, then "
-      "{:.1f} tokens/s, {:.0f}% of the {:.0f} that a bandwidth of {:.1f} GB/s allows; {:.2f} GiB\n",
-      name_over_preset(f.preset, f.model), b.weights_name(), f.batch, f.prompt, f.made,
-      b.constrained.name(), total, r.all_first, decode, 100 * decode / bound, bound,
-      bandwidth * 1e-9, double(peak_bytes(*b.backend)) / (1 << 30));
+      "{:.1f} tokens/s, {:.0f}% of the {:.0f} that a bandwidth of {:.1f} GB/s allows; {:.2f} "
+      "GiB{}\n",
+      f.name(), b.weights_name(), f.batch, f.prompt, f.made, b.constrained.name(), total,
+      r.all_first, decode, 100 * decode / bound, bound, bandwidth * 1e-9,
+      double(peak_bytes(*b.backend)) / (1 << 30), drafts_text(s));
 }
 
 // Unequal requests, all submitted at the start.
 void bench_workload(const InferFlags& f) {
   Bench b(f);
-  Engine engine = b.engine(2 * Bench::workload_longest);
+  Engine engine = b.engine(2 * BenchModel::workload_longest);
   std::mt19937_64 bits(f.seed);
   const auto length = [&] {
-    const uint64_t range = uint64_t(Bench::workload_longest - Bench::workload_shortest + 1);
-    return Bench::workload_shortest + int64_t(bits() % range);
+    const uint64_t range =
+        uint64_t(BenchModel::workload_longest - BenchModel::workload_shortest + 1);
+    return BenchModel::workload_shortest + int64_t(bits() % range);
   };
   std::vector<Request> requests;
   int64_t prompts = 0;
@@ -267,8 +322,8 @@ void bench_workload(const InferFlags& f) {
   const double rate = 1e3 * double(r.tokens) / r.end;
   nlohmann::ordered_json j =
       bench_line(*b.backend, "infer",
-                 fmt::format("{} {} workload {} batch {}{}", name_over_preset(f.preset, f.model),
-                             b.weights_name(), f.workload, f.batch, b.constrained.name()),
+                 fmt::format("{} {} workload {} batch {}{}", f.name(), b.weights_name(), f.workload,
+                             f.batch, b.constrained.name()),
                  rate, "tokens/s");
   j["ttft_ms"] = percentiles(r.first);
   j["itl_ms"] = percentiles(r.gaps);
@@ -281,19 +336,32 @@ void bench_workload(const InferFlags& f) {
   if (f.common.json) return print_json(j);
   fmt::print(
       "{} {}, {} requests, at most {} at a time: {:.1f} tokens/s; time to first token {:.0f} ms "
-      "(median), {:.0f} ms (p99); between tokens {:.1f} ms (median), {:.1f} ms (p99)\n",
-      name_over_preset(f.preset, f.model), b.weights_name(), f.workload, f.batch, rate,
-      percentile(r.first, 0.5), percentile(r.first, 0.99), percentile(r.gaps, 0.5),
-      percentile(r.gaps, 0.99));
+      "(median), {:.0f} ms (p99); between tokens {:.1f} ms (median), {:.1f} ms (p99){}\n",
+      f.name(), b.weights_name(), f.workload, f.batch, rate, percentile(r.first, 0.5),
+      percentile(r.first, 0.99), percentile(r.gaps, 0.5), percentile(r.gaps, 0.99), drafts_text(s));
+}
+
+void check_model(const InferFlags& f) {
+  if (f.model_path.empty()) return;
+  if (f.preset_flag->count() > 0 || f.model.any_given() || !f.tokenizer.empty())
+    fail_usage("--model",
+               "has its own shape and tokenizer; drop --preset, --tokenizer and the "
+               "flags of a model's shape");
 }
 
 }  // namespace
 
 void add_bench_infer(CLI::App& bench) {
-  CLI::App* c = bench.add_subcommand("infer", "time inference on random weights and tokens");
+  CLI::App* c = bench.add_subcommand("infer", "time inference on random weights or a model");
   auto f = std::make_shared<InferFlags>();
   add_common(*c, f->common);
-  c->add_option("--preset", f->preset, "model preset")->capture_default_str();
+  f->preset_flag = c->add_option("--preset", f->preset, "model preset, with random weights")
+                       ->capture_default_str();
+  c->add_option("--model", f->model_path,
+                "instead of a preset: a run, a checkpoint, a Hugging Face folder or a .gguf");
+  c->add_option("--text", f->text,
+                "file whose parts are the prompts, instead of random tokens; drafts are accepted "
+                "as often as on such text");
   c->add_option("--dtype", f->dtype, "compute type: auto, fp32 or bf16; on a GPU also tf32 or fp16")
       ->capture_default_str();
   add_weights(*c, f->weights);
@@ -319,7 +387,10 @@ void add_bench_infer(CLI::App& bench) {
                 "tokenizer of constrained text; the model gets its vocabulary");
   f->constraint.add(*c);
   f->model.add(*c, ModelConfig{}, model_group);
-  c->callback([f] { f->workload ? bench_workload(*f) : bench_batch(*f); });
+  c->callback([f] {
+    check_model(*f);
+    f->workload ? bench_workload(*f) : bench_batch(*f);
+  });
 }
 
 }  // namespace hearth::inline cli

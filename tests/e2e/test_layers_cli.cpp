@@ -294,6 +294,23 @@ TEST(DraftCommand, DraftsWithModules) {
   const auto told = nlohmann::json::parse(timed.out);
   EXPECT_GT(told["drafted"].get<int>(), 0);
   EXPECT_EQ(told["acceptance"].size(), 1u);
+  // The same of a trained model and of a text.
+  const std::string model = "bench infer --model " + modules +
+                            " --draft mtp --batch 2 --repeats 1 --threads 1 --dtype fp32 ";
+  write_file_atomic(runs.folder / "text", std::string_view("a b c d e f g h i j k l m n o p"));
+  const Ran text = run(
+      runs.folder, words(model + "--prompt 6 --new 9 --text " + (runs.folder / "text").string()));
+  ASSERT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find(modules + " fp32 batch 2, prompt 6 + 9 new: "), std::string::npos)
+      << text.out;
+  EXPECT_NE(text.out.find(" GiB, accepted of the drafts "), std::string::npos) << text.out;
+  const Ran drafted = run(runs.folder, words(model + "--prompt 6 --new 9 --speculate 2 --json"));
+  ASSERT_EQ(drafted.status, 0) << drafted.err;
+  EXPECT_EQ(nlohmann::json::parse(drafted.out)["acceptance"].size(), 2u);
+  expect_error(run(runs.folder, words(model + "--layers 2")), 2,
+               "[--model] has its own shape and tokenizer");
+  expect_error(run(runs.folder, words(model + "--prompt 30 --new 9")), 2,
+               "[--new] expected --prompt and --new of at most 32 tokens together");
 }
 
 std::vector<Choice> choices_with_modules() {
