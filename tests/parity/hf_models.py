@@ -282,7 +282,8 @@ def read(case):  # saved by transformers, read by hearth, converted by hearth, r
     torch.manual_seed(len(name) + len(kind))
     config = AutoConfig.for_model(kind, initializer_range=0.08, **keys)
     model = AutoModelForCausalLM.from_config(config).eval()
-    for p in model.parameters():  # biases and gains too
+    biases = [b for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    for p in [*model.parameters(), *biases]:  # biases and gains too
         if p.ndim == 1:
             torch.nn.init.normal_(p, mean=p.mean().item(), std=0.1)
     model.to(getattr(torch, save.get("dtype", "float32")))
