@@ -165,6 +165,39 @@ void expert_join_backward(Tape& t, const Node& n, const Routing& r) {
   if (residual) t.add_grad(residual, dy);
 }
 
+// Where the values of RouterStatsArgs of a layer go.
+struct StatsValues {
+  Var values;
+  bool add = false;
+};
+template <class F>
+void record_stats(Tape& t, std::span<const Routing> layers, const std::string& name, F values_of) {
+  if (layers.empty()) return;
+  const Var load = t.state(name, {int64_t(layers.size()), layers[0].experts(t)}, DType::i32);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const Routing& r = layers[i];
+    const StatsValues to = values_of(i);
+    const RouterStatsSpec spec{.kind = r.spec.kind,
+                               .k = t.shape(r.ids)[1],
+                               .part = 1 / float(layers.size()),
+                               .add_values = to.add,
+                               .add_load = t.accumulate};
+    const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
+      f(s, {.values = out[0],
+            .load = out[1],
+            .parts = out[2],
+            .logits = in[0],
+            .offsets = in[1],
+            .scalars = in[2],
+            .counts = in[3],
+            .spec = spec});
+    };
+    t.push(kernel_op<&Kernels::router_stats>("router_stats", launch),
+           {r.logits, r.counted, scalars(t), r.counts},
+           {to.values, t.rows(load, int64_t(i), 1), t.temp({row_parts, 3}, t.acc())});
+  }
+}
+
 void expect_stack(const Tape& t, Var w, const Routing& r, int64_t in) {
   if (t.shape(w)[0] % r.experts(t) || t.shape(w)[1] != in)
     fail(t.where(), "expected weights of {} experts for rows of {}, got {}", r.experts(t), in,
@@ -263,33 +296,17 @@ Var expert_join(Tape& t, Var h, Var w, const Routing& r, Var residual, Shape sha
 
 void router_losses(Tape& t, std::span<const Routing> layers, const RouterTerms& terms) {
   if (layers.empty()) return;
-  const int64_t first = int64_t(t.losses.size()), E = layers[0].experts(t);
+  const int64_t first = int64_t(t.losses.size());
   t.add_loss({.name = "balance_loss", .weight = terms.balance, .validate = false});
   t.add_loss({.name = "router_z_loss", .weight = terms.z, .validate = false});
   t.add_loss({.name = "router_entropy", .weight = 0, .validate = false});
-  const Var load = t.state(terms.load, {int64_t(layers.size()), E}, DType::i32);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const Routing& r = layers[i];
-    const RouterStatsSpec spec{.kind = r.spec.kind,
-                               .k = t.shape(r.ids)[1],
-                               .part = 1 / float(layers.size()),
-                               .add_values = t.accumulate || i > 0,
-                               .add_load = t.accumulate};
-    const auto launch = [spec](auto* f, Stream& s, In in, Out out) {
-      f(s, {.values = out[0],
-            .load = out[1],
-            .parts = out[2],
-            .logits = in[0],
-            .offsets = in[1],
-            .scalars = in[2],
-            .counts = in[3],
-            .spec = spec});
-    };
-    t.push(kernel_op<&Kernels::router_stats>("router_stats", launch),
-           {r.logits, r.counted, scalars(t), r.counts},
-           {t.rows(t.loss_values(), first, 3), t.rows(load, int64_t(i), 1),
-            t.temp({row_parts, 3}, t.acc())});
-  }
+  record_stats(t, layers, terms.load, [&](size_t i) {
+    return StatsValues{t.rows(t.loss_values(), first, 3), t.accumulate || i > 0};
+  });
+}
+
+void router_loads(Tape& t, std::span<const Routing> layers, const std::string& load) {
+  record_stats(t, layers, load, [&](size_t) { return StatsValues{t.temp({3, 1}, t.acc())}; });
 }
 
 }  // namespace hearth::inline ops

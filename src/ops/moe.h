@@ -45,6 +45,8 @@ struct RouterTerms {
   std::string load;          // name of the state
 };
 void router_losses(Tape&, std::span<const Routing>, const RouterTerms&);
+// Counts the pairs alone, without terms.
+void router_loads(Tape&, std::span<const Routing>, const std::string& load);
 // The name of that state for programs that share a tape's loss buffer.
 inline std::string router_load_name(const Tape& t) { return t.loss_buffer + ".router_load"; }
 

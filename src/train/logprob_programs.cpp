@@ -1,6 +1,7 @@
 #include "train/logprob_programs.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "model/further_losses.h"
@@ -71,10 +72,12 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   const Shape asked = key.rows ? Shape{1, key.rows} : Shape{key.B, key.T};
   // Adapters leave routers alone, and so does training on what was sampled or compared before.
   const bool balances = learns && !model.lora;
+  const float balance = balances ? spec.losses.balance_loss : 0;
+  const float router_z = balances ? spec.losses.router_z_loss : 0;
   const bool modules = learns && spec.modules && model.mtp;
   const auto declare = [&] {
     DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
-    if (balances && model.moe && key.rows)  // other batches have no padding
+    if (t.trains && model.moe && key.rows)  // other batches have no padding
       in.counts = t.input("counts", {key.B, key.T}, DType::i32);
     return std::tuple(
         in, key.rows ? t.input("rows", asked, DType::i32) : Var{},
@@ -90,8 +93,8 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                         {.recompute = spec.recompute,
                          .dropout = learns,
                          .adapters = spec.adapters,
-                         .balance_loss = balances ? spec.losses.balance_loss : 0,
-                         .router_z_loss = balances ? spec.losses.router_z_loss : 0,
+                         .balance_loss = balance,
+                         .router_z_loss = router_z,
                          .further = modules ? &further : nullptr,
                          .routings = &routings});
   const Var wanted = rows ? gather_rows(t, x, rows) : x;
@@ -104,11 +107,7 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                         spec.losses.mtp_loss, head);
     record_further_losses(t, model, wanted, rows ? Var{} : in.positions, targets,
                           spec.losses.further_loss, head);
-    if (balances)
-      router_losses(t, routings,
-                    {.balance = spec.losses.balance_loss,
-                     .z = spec.losses.router_z_loss,
-                     .load = router_load_name(t)});
+    if (learns) router_losses(t, routings, {balance, router_z, router_load_name(t)});
   } else {
     const Var y = head_logprob(t, wanted, head_weight(t, model), targets,
                                {.scale = model.logit_scale,
@@ -117,6 +116,7 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                                 .entropy = spec.entropy,
                                 .chunk_bytes = spec.logits_bytes,
                                 .keep_bytes = keep_bytes});
+    if (t.trains) router_loads(t, routings, router_load_name(t));
     if (t.trains) t.host_grad(y, "dlogprob");
   }
   if (t.trains) differentiate(t);
@@ -155,14 +155,14 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
             .targets = input("targets")};
   if (key.rows) p.asked = input("rows");
   if (key.documents) p.documents = input("documents");
-  if (learns && exec.tape().find(name + ".counts")) p.counts = input("counts");
+  if (exec.tape().find(name + ".counts")) p.counts = input("counts");
   if (learns && exec.tape().find(name + ".module_targets"))
     p.module_targets = input("module_targets");
+  if (const std::string load = router_load_name(exec.tape()); exec.tape().find(load))
+    p.load = {memory_.state, load};
   if (learns || kind == Kind::nll_eval) {
     p.nll = result("nll");
     p.losses = {memory_.state, exec.tape().loss_buffer};
-    if (const std::string load = router_load_name(exec.tape()); learns && exec.tape().find(load))
-      p.load = {memory_.state, load};
     p.scalars = {memory_.state, "scalars"};
   } else {
     p.logprob = result("logprob");
@@ -256,7 +256,7 @@ std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
 void LogprobPrograms::begin(const BatchView& b, bool first) {
   const Program& p = prepare(b, first ? Kind::first : Kind::next);
   p.exec->run_part(0);
-  pending_ = &p, begun_rows_ = b.rows.size();
+  pending_ = trained_ = &p, begun_rows_ = b.rows.size();
   fetch(logprob_, p.logprob);
   if (spec_.entropy) fetch(entropy_, p.entropy);
 }
@@ -282,6 +282,12 @@ void LogprobPrograms::backward_of(std::span<const T> dlogprob, const Scalars& s)
 
 template void LogprobPrograms::backward_of(std::span<const float>, const Scalars&);
 template void LogprobPrograms::backward_of(std::span<const double>, const Scalars&);
+
+void LogprobPrograms::report_loads(nlohmann::ordered_json& to) {
+  if (!spec_.model.moe) return;
+  for (const LossValue& l : terms_.take()) to[l.name] = l.value;
+  to["expert_load"] = expert_load();
+}
 
 void LogprobPrograms::feed(const BatchView& b, const Scalars& s, bool first) {
   trained_ = &prepare(b, first ? Kind::nll_first : Kind::nll_next);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -81,11 +82,11 @@ class LogprobPrograms {
   void set_windows(int64_t window, int64_t long_window) {
     spec_.model.window = window, spec_.model.long_window = long_window;
   }
-
   // Likewise the weights of the losses of further tokens, as in LossConfig.
   void set_weights(float mtp, float further) {
     spec_.losses.mtp_loss = mtp, spec_.losses.further_loss = further;
   }
+
   // Nothing is kept and no gradient touched.
   Logprobs score(const BatchView&);
   // Launches a forward pass that keeps what backward() needs: nothing else may run on this memory
@@ -107,6 +108,12 @@ class LogprobPrograms {
   void backward(std::span<const double> dlogprob, const Scalars& s = {}) {
     backward_of(dlogprob, s);
   }
+  // With experts, queues the loads of the batches since the `first` one; report_loads() waits for
+  // the oldest ones and adds them as "expert_violation" and "expert_load".
+  void send_loads() {
+    if (spec_.model.moe) send_terms(terms_);
+  }
+  void report_loads(nlohmann::ordered_json& to);
   // Gradients of inv_targets (of the scalars) * the sum of -logprob, and of the other terms of the
   // loss, in one pass and with the model's dropout. Temperature 1. Waits for nothing: the terms of
   // the step so far are left in "<name>.losses" for an UpdateProgram of this name. For chosen rows,
@@ -149,6 +156,7 @@ class LogprobPrograms {
   struct CacheKey {
     Key shape;
     int64_t window = 0, long_window = 0;
+    float mtp_loss = 0, further_loss = 0;
     auto operator<=>(const CacheKey&) const = default;
   };
   struct BoundPrograms : ShapePrograms {
@@ -156,7 +164,6 @@ class LogprobPrograms {
   };
   // Results of begin() on their way to the host, behind no later launch.
   struct Arrival {
-    float mtp_loss = 0, further_loss = 0;
     std::unique_ptr<Transfer> transfer = {};
     int64_t bytes = 0;  // at most
   };
@@ -176,7 +183,7 @@ class LogprobPrograms {
   Memory& memory_;
   ProgramCache<CacheKey, BoundPrograms> programs_;
   const Program* pending_ = nullptr;  // begin() ran, backward() has not
-  const Program* trained_ = nullptr;  // of the last launch_train()
+  const Program* trained_ = nullptr;  // of the last launch_train() or begin()
   size_t begun_rows_ = 0;
   Arrival logprob_, entropy_;
   ReadQueue nll_;

@@ -40,6 +40,41 @@ TEST(UpcycleCommand, SaysWhatTheDenseModelSaysAndTrainsOn) {
     EXPECT_NE(log.find(fmt::format("\"{}\":", key)), std::string::npos) << key;
 }
 
+// Tasks without balance losses log how evenly tokens are shared among the experts, too.
+TEST(ExpertLoads, AreLoggedByEveryTask) {
+  const ShortRuns runs;
+  const fs::path experts = runs.folder / "experts";
+  const Ran made = run(runs.folder, {"convert", "--from", (runs.folder / "model").string(),
+                                     "--upcycle-moe", "4", "--to", experts.string()});
+  ASSERT_EQ(made.status, 0) << made.err;
+  for (const std::string& task : {std::string("sft"), std::string("dpo"), std::string("grpo")}) {
+    if (!ShortRuns::can_run(task)) continue;
+    for (const bool lora : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} lora {}", task, lora));
+      const fs::path folder = runs.folder / fmt::format("{}-{}", task, lora);
+      Arguments call = runs.arguments(task, folder);
+      std::ranges::replace(call, (runs.folder / "model").string(), experts.string());
+      if (lora) call = call + words("--lora 2,4");
+      const Ran r = run(runs.folder, call);
+      ASSERT_EQ(r.status, 0) << r.err;
+      int steps = 0;
+      std::istringstream in(read_file(folder / "log.jsonl"));
+      for (std::string line; std::getline(in, line);) {
+        const auto j = nlohmann::json::parse(line);
+        if (!j.contains("loss")) continue;
+        ++steps;
+        if (task == "grpo" && j["updates"] == 0) continue;
+        EXPECT_GE(j.value("expert_violation", -1.0), 0) << line;
+        ASSERT_EQ(j["expert_load"].size(), 4u) << line;
+        double sum = 0;
+        for (const double x : j["expert_load"]) sum += x;
+        EXPECT_NEAR(sum, 4, 1e-3) << line;
+      }
+      EXPECT_EQ(steps, 5);
+    }
+  }
+}
+
 TEST(UpcycleCommand, SaysThatOneExpertLearnsNoChoice) {
   const ShortRuns runs;
   const fs::path experts = runs.folder / "experts", more = runs.folder / "more";

@@ -96,8 +96,11 @@ class DpoTask : public ExampleTask {
       programs_.backward(d, c.scalars);
     });
     r.loss = totals.mean(totals.loss), r.examples = totals.pairs;
+    programs_.send_loads();
     c.guard.update(update(), c.scalars, r.loss);
     r.more = totals.json();
+    if (model_.config.moe)
+      r.complete = [this](StepReport& report) { programs_.report_loads(report.more); };
     return r;
   }
 

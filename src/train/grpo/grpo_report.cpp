@@ -51,6 +51,7 @@ ordered_json found_in_step(const StepFindings& f, const GrpoConfig& config, cons
   for (size_t i = 0; rewards.size() > 1 && i < rewards.size(); ++i)
     more["reward_" + std::to_string(i)] =
         b.reward_parts[i] ? ordered_json(*b.reward_parts[i]) : ordered_json();
+  more.update(f.loads);
   return more;
 }
 

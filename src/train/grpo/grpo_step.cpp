@@ -223,6 +223,8 @@ void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample
       ++state.version;
     }
   engine_->forget();
+  programs_->send_loads();
+  programs_->report_loads(f.loads);
   for (double* x : {&f.policy.loss, &f.policy.entropy, &f.policy.kl, &f.policy.kl_old,
                     &f.policy.clip_low, &f.policy.clip_high})
     *x /= double(f.updates);

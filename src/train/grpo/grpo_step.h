@@ -24,6 +24,7 @@ struct StepFindings {
   int64_t updates = 0, fed = 0;
   double lr = 0, beta = 0;
   StepSplit seconds;
+  nlohmann::ordered_json loads = nlohmann::ordered_json::object();  // of experts, last update
 };
 
 struct GrpoStepSpec {

@@ -81,13 +81,14 @@ TokenBatch token_batch(std::span<const Rollout* const> rollouts, int64_t context
   for (const Rollout* r : rollouts) longest = std::max(longest, fed_length(*r));
   b.B = bucket(int64_t(rollouts.size()), buckets::completions);
   b.T = bucket(longest, buckets::completion_tokens, context);
-  b.tokens.assign(size_t(b.B * b.T), 0);
+  b.tokens.assign(size_t(b.B * b.T), 0), b.counts.assign(b.tokens.size(), 0);
   int64_t asked = 0;
   for (const Rollout* r : rollouts) asked += r->completion_tokens();
   b.rows.reserve(size_t(asked)), b.targets.reserve(size_t(asked));
   for (int64_t i = 0; i < int64_t(rollouts.size()); ++i) {
     const Rollout& r = *rollouts[size_t(i)];
     std::copy_n(r.tokens.begin(), fed_length(r), b.tokens.begin() + i * b.T);
+    std::fill_n(b.counts.begin() + i * b.T, fed_length(r), 1);
     b.targets.insert(b.targets.end(), r.tokens.begin() + r.prompt_tokens, r.tokens.end());
     for (int64_t t = r.prompt_tokens; t < int64_t(r.tokens.size()); ++t)
       b.rows.push_back(int32_t(i * b.T + t - 1));
