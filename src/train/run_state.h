@@ -17,7 +17,7 @@ constexpr int max_bad_steps = 3;          // in a row, before a run rolls back
 constexpr size_t spike_window = 128;      // losses that the spike guard compares with
 constexpr int64_t max_step = UINT32_MAX;  // random draws are keyed by a 32-bit step
 constexpr double max_loss_scale = 1 << 24;
-constexpr int64_t loss_scale_window = 1000;  // steps without overflow before the scale doubles
+constexpr int64_t loss_scale_window = 2000;  // steps without overflow before the scale doubles
 
 // The part of the state that every task has; each task adds its own (Task::save).
 struct RunState {

@@ -228,6 +228,22 @@ TEST(StepGuardTest, TheLossScaleFollowsEachUpdate) {
   EXPECT_EQ(scaled.loss_scale(), 1024);
 }
 
+TEST(StepGuardTest, TheLossScaleDoublesAfter2000GoodSteps) {
+  const auto backend = make_cpu_backend(1);
+  ParamStore params(*backend, decoder_params(small_model()), DType::f32);
+  params.initialise(1);
+  Memory memory(*backend, &params);
+  UpdateProgram program("chosen", memory, {});
+  program.set_state({});
+  RunState state;
+  StepGuard guard(state, *backend, {.fp16 = true});
+  for (int step = 1; step <= 4001; ++step) {
+    guard.begin_step();
+    guard.update(program, {.lr = 0, .clip = 1}, 1.0);
+    ASSERT_EQ(state.loss_scale, 65536 << (step / 2000)) << step;
+  }
+}
+
 TEST_F(RunTest, LogsSpeedForEveryTask) {
   spec.peak_flops = 1e12;
   go();

@@ -86,7 +86,7 @@ TEST(RunState, RefusesFieldsOutOfRange) {
                                          {"loss_scale", -2},
                                          {"loss_scale", 1e30},
                                          {"scale_steps", -1},
-                                         {"scale_steps", 1001},
+                                         {"scale_steps", 2001},
                                          {"best_eval", "low"},
                                          {"last_eval", json::array()},
                                          {"finite_eval", 1},
