@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include "sys/error.h"
 
@@ -72,23 +74,29 @@ GroupNumbers parse_groups(std::string_view text, std::string_view where, float b
                  "expected GROUP:NUMBER,.. with groups matrix, head, embedding and vector and "
                  "numbers of 0 {}, such as embedding:0.5,vector:0.9, got '{}'",
                  std::isfinite(below) ? fmt::format("up to below {}", below) : "or more", item);
-    numbers[size_t(*group)] = x;
+    if (std::exchange(numbers[size_t(*group)], x))
+      fail_usage(where, "expected each group once, got {} twice", group_names[size_t(*group)]);
   }
   return numbers;
 }
 
 std::string UpdateSpec::oddity(const ParamStore& store) const {
+  std::string odd;
+  std::set<int> groups;
   for (const auto& [flag, numbers] : {std::pair{"--lr-factors", &rates},
                                       {"--group-beta1", &beta1s},
                                       {"--group-beta2", &beta2s},
                                       {"--group-weight-decay", &decays}})
     for (int g = 0; g < group_count; ++g)
-      if ((*numbers)[size_t(g)] && store.range_size(Group(g)) == 0)
-        return fmt::format(
-            "{} sets {}, but this model trains no weights of that group: a tied head belongs to "
-            "embedding, and adapters to matrix",
-            flag, group_names[size_t(g)]);
-  return {};
+      if ((*numbers)[size_t(g)] && store.range_size(Group(g)) == 0) {
+        odd += fmt::format("{}{} sets {}", odd.empty() ? "" : ", ", flag, group_names[size_t(g)]);
+        groups.insert(g);
+      }
+  if (odd.empty()) return {};
+  return fmt::format(
+      "{}, but this model trains no weights of {}: a tied head belongs to embedding, and adapters "
+      "to matrix",
+      odd, groups.size() == 1 ? "that group" : "those groups");
 }
 
 Optimizer elementwise(UpdateRule rule, std::vector<SlotSpec> slots, const UpdateSpec& spec,

@@ -35,7 +35,7 @@ struct UpdateSpec {
   // How far an update moves the selection biases of routers (BalanceBiasArgs); 0: not at all.
   float balance_rate = 0;
 
-  // A note about numbers of a group that the store lacks; empty: there are none.
+  // A note about all numbers of groups that the store lacks; empty: there are none.
   std::string oddity(const ParamStore&) const;
   float decay_of(Group g) const {
     const bool decayed = decay_all || g == Group::matrix || g == Group::head;

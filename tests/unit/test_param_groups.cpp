@@ -19,6 +19,8 @@ TEST(ParamGroups, AreParsed) {
     EXPECT_NE(message_of([&] { parse_groups(bad, "--lr-factors"); }).find("--lr-factors"),
               std::string::npos)
         << bad;
+  EXPECT_EQ(message_of([] { parse_groups("matrix:1,head:1,matrix:2", "--lr-factors"); }),
+            "[--lr-factors] expected each group once, got matrix twice");
   EXPECT_EQ(parse_groups("vector:0.5", "x", 1)[size_t(Group::vector)], 0.5f);
   EXPECT_EQ(message_of([&] { parse_groups("vector:1", "--group-beta1", 1); }),
             "[--group-beta1] expected GROUP:NUMBER,.. with groups matrix, head, embedding and "
@@ -69,6 +71,20 @@ TEST(ParamGroups, OfWhichTheModelHasNoneAreNoted) {
             "--lr-factors sets head, but this model trains no weights of that group: a tied head "
             "belongs to embedding, and adapters to matrix");
   EXPECT_TRUE(odd(beta, true).starts_with("--group-beta2 sets head"));
+  UpdateSpec all{.rates = parse_groups("head:2", "x"), .beta1s = parse_groups("head:0.5", "x")};
+  EXPECT_TRUE(odd(all, true).starts_with(
+      "--lr-factors sets head, --group-beta1 sets head, but this model trains no weights of that "
+      "group: "))
+      << odd(all, true);
+  // A model without vectors: neither norms with gains nor biases.
+  ModelConfig c = preset("nocap-d12");
+  c.layers = 1, c.dim = 16, c.heads = c.kv_heads = 2, c.head_dim = 8, c.hidden = 32;
+  c.vocab = 32, c.context = 8;
+  all.decays = parse_groups("vector:0.1,matrix:0.2", "x");
+  EXPECT_TRUE(all.oddity(ParamStore(*backend, decoder_params(c.resolve()), DType::f32))
+                  .starts_with("--lr-factors sets head, --group-beta1 sets head, "
+                               "--group-weight-decay sets vector, but this model trains no weights "
+                               "of those groups: "));
 }
 
 TEST(ParamGroups, ScaleTheLearningRate) {
