@@ -29,11 +29,13 @@ class TomlReader {
       if (take('[')) {
         section = heading();
       } else {
-        items.push_back({section, key(), {}});
+        items.push_back({.section = section, .key = key(), .values = {}});
         skip_spaces();
         if (!take('=')) error("= after a key");
         skip_spaces();
+        items.back().begin = at_;
         items.back().values = value();
+        items.back().end = at_;
         if (!seen.emplace(section, items.back().key).second)
           error(fmt::format("each key once, got {} twice,", items.back().key));
       }
@@ -167,6 +169,21 @@ class TomlReader {
 
 std::vector<TomlItem> parse_toml(std::string_view text, std::string_view where) {
   return TomlReader(text, where).all();
+}
+
+std::string with_toml_value(std::string text, std::string_view key, std::string_view value) {
+  const std::vector<TomlItem> items = parse_toml(text, "settings");
+  if (const auto it = std::ranges::find(items, key, &TomlItem::key); it != items.end())
+    return text.replace(it->begin, it->end - it->begin, value);
+  const auto heading =
+      std::ranges::find_if(items, [](const TomlItem& i) { return !i.section.empty(); });
+  size_t at = 0;
+  if (heading != items.begin()) {
+    at = text.find('\n', std::prev(heading)->end);
+    if (at == text.npos) at = text.size(), text += '\n';
+    ++at;
+  }
+  return text.insert(at, fmt::format("{} = {}\n", key, value));
 }
 
 std::vector<TomlItem> read_toml(const std::filesystem::path& path) {

@@ -46,6 +46,13 @@ json settings_in(const fs::path& file, const nlohmann::ordered_json& like) {
   return found;
 }
 
+// What a run began with: a setting that it lacks is newer than the run, which did what the default
+// does.
+json value_before(const json& began, const RunSettings& now, const std::string& key) {
+  if (began.contains(key)) return began.at(key);
+  return now.defaults.contains(key) ? json(now.defaults.at(key)) : json();
+}
+
 // Settings that do not affect what a run has computed so far.
 bool free_in_every_run(std::string_view key) {
   constexpr std::string_view all[] = {"eval_every", "checkpoint_every", "save_best",  "keep",
@@ -61,7 +68,8 @@ std::string RunSettings::toml() const {
       if (v.is_string() && !is_utf8(v.get_ref<const std::string&>()))
         fail_usage(key, "expected UTF-8, as config.toml is written in, got {}",
                    in_quotes(v.get_ref<const std::string&>()));
-  std::string text = "# Written when the run began; `--resume` reads it back.\n";
+  std::string text =
+      "# The settings of the run; `--resume` reads them, and writes back what it changes.\n";
   for (const auto& [key, value] : values.items()) text += key + " = " + value.dump() + "\n";
   return text;
 }
@@ -71,10 +79,7 @@ void expect_same_settings(const json& began, const RunSettings& now, const std::
   std::vector<std::string> others;
   for (const auto& [key, setting] : now.values.items()) {
     if (free_in_every_run(key) || std::ranges::find(now.free, key) != now.free.end()) continue;
-    const json value = setting, none;
-    const json before = began.contains(key)          ? began.at(key)
-                        : now.defaults.contains(key) ? json(now.defaults.at(key))
-                                                     : none;
+    const json value = setting, before = value_before(began, now, key);
     if (!same_setting(before, value) && !grew(key, before, value))
       others.push_back(fmt::format("{} = {}, not {}", key, shown(before), shown(value)));
   }
@@ -117,11 +122,10 @@ void write_changes(const fs::path& run, const RunSettings& now) {
   const json began = settings_in(file, now.values);
   const std::string before = read_file(file);
   std::string text = before;
-  for (const auto& [key, was] : began.items()) {
-    const json is = now.values.at(key);
-    if (!grew(key, was, is) && (!free_in_every_run(key) || same_setting(was, is))) continue;
-    const size_t at = ("\n" + text).find("\n" + key + " ");
-    if (at != text.npos) text.replace(at, text.find('\n', at) - at, key + " = " + is.dump());
+  for (const auto& [key, setting] : now.values.items()) {
+    const json is = setting, was = value_before(began, now, key);
+    if (grew(key, was, is) || (free_in_every_run(key) && !same_setting(was, is)))
+      text = with_toml_value(std::move(text), key, is.dump());
   }
   if (text != before) write_file_atomic(file, text);
 }

@@ -53,6 +53,18 @@ TEST(IoToml, ReadsBackWhatJsonWrites) {
     EXPECT_EQ(values_of(nlohmann::json(s).dump()), Values{s});
 }
 
+TEST(IoToml, ReplacesAndAddsValues) {
+  const auto with = [](const char* text) { return with_toml_value(text, "keep", "9"); };
+  EXPECT_EQ(with("keep = 3\nother = 1\n"), "keep = 9\nother = 1\n");
+  EXPECT_EQ(with("other = 1\n\t\"keep\"=3# three\r\n"), "other = 1\n\t\"keep\"=9# three\r\n");
+  EXPECT_EQ(with("keep = [\n  1, # one\n]\n"), "keep = 9\n");
+  EXPECT_EQ(with("keeper = 3 # last\n# keep = 4\n"), "keeper = 3 # last\nkeep = 9\n# keep = 4\n");
+  EXPECT_EQ(with("keeper = 3"), "keeper = 3\nkeep = 9\n");
+  EXPECT_EQ(with("# nothing\n"), "keep = 9\n# nothing\n");
+  EXPECT_EQ(with("a = 1\n[pretrain]\nb = 2\n"), "a = 1\nkeep = 9\n[pretrain]\nb = 2\n");
+  EXPECT_EQ(with("[pretrain]\nkeep = 2\n"), "[pretrain]\nkeep = 9\n");
+}
+
 TEST(IoToml, RefusesWithTheLine) {
   const auto refuses = [](std::string_view text, const std::vector<std::string_view>& parts) {
     for (std::string_view part : parts) expect_error(error_in(text), part);
