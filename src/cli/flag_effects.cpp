@@ -6,7 +6,7 @@
 
 #include "cli/flags.h"
 #include "model/config.h"
-#include "optim/muon.h"
+#include "optim/optimizer.h"
 #include "sys/error.h"
 
 namespace hearth::inline cli {
@@ -118,8 +118,17 @@ void expect_validation(const CLI::App& command, const AskedFlags& f) {
   refuse("--eval-documents", is_on(f.args, "--eval-documents"));
 }
 
+// Whether the weight decay of the matrices is above 0.
+bool decays_matrices(const CLI::App& command, const AskedFlags& f) {
+  const std::string groups = "--group-weight-decay", all = "--weight-decay";
+  const GroupNumbers own = parse_groups(value_of(f.args, groups), groups);
+  if (const auto& decay = own[size_t(Group::matrix)]) return *decay > 0;
+  if (!value_of(f.args, all).empty()) return !is_off(f.args, all, 0);
+  return std::stod(command.get_option(all)->get_default_str()) > 0;
+}
+
 // The other settings of a new run. A resumed run may be given those that it began with.
-void expect_used(const AskedFlags& f) {
+void expect_used(const CLI::App& command, const AskedFlags& f) {
   const auto refuse = [&](const char* flag, bool useless, const char* why) {
     if (useless && f.asked.contains(flag)) fail_usage(flag, "has no effect: {}; leave it out", why);
   };
@@ -146,6 +155,8 @@ void expect_used(const AskedFlags& f) {
          number(f.args, "--document-start") >= 0 && !is_on(f.args, "--document-mask") &&
              !is_on(f.args, "--eval-documents"),
          "only --document-mask and --eval-documents use it");
+  refuse("--cautious-decay", is_on(f.args, "--cautious-decay") && !decays_matrices(command, f),
+         "the weight decay of the matrices is 0");
   refuse("--kl", number(f.args, "--beta") == 0, "there is no KL penalty without --beta");
 }
 
@@ -165,6 +176,13 @@ ModelConfig model_in(const std::vector<std::string>& args) {
 // Whether a pattern, which is repeated over the layers, gives this letter to one of them.
 bool has_letter(const std::string& pattern, int64_t layers, char letter) {
   return pattern.substr(0, size_t(std::max<int64_t>(layers, 0))).find(letter) != pattern.npos;
+}
+
+// Layers with attention, of which those beyond a second round of the pattern are not counted.
+int64_t attending_layers(const ModelConfig& m) {
+  const std::string twice = m.mixer_pattern + m.mixer_pattern;
+  if (twice.empty()) return m.layers;
+  return std::ranges::count(twice.substr(0, size_t(std::max<int64_t>(m.layers, 0))), 'A');
 }
 
 struct ModelChoice {
@@ -195,13 +213,20 @@ std::vector<ModelChoice> model_choices(const ModelConfig& m, const AskedFlags& f
       {windows, "window and long_window are 0", {"--window-pattern"}},
       {has_letter(m.window_pattern, m.layers, 'S'),
        "no layer has the letter S in window_pattern",
-       {"--window"}},
+       {"--window", "--window-schedule"}},
       {has_letter(m.window_pattern, m.layers, 'L'),
        "no layer has the letter L in window_pattern",
-       {"--long-window"}},
+       {"--long-window", "--long-window-schedule"}},
       {m.output_gate != OutputGate::none, "output_gate is none", {"--gate-inputs"}},
       {bool(m.moe), "the model has no experts", {"--top-k", "--router", "--router-scale"}},
       {m.moe || !is_on(f.args, "--norm-topk"), "the model has no experts", {"--norm-topk"}},
+      {m.layers > 1 || !is_on(f.args, "--x0-skip"), "the model has only one layer", {"--x0-skip"}},
+      {m.layers > 2 || !is_on(f.args, "--u-skips"),
+       "the model has fewer than three layers",
+       {"--u-skips"}},
+      {attending_layers(m) > 1 || !is_on(f.args, "--value-residual"),
+       "the model has only one layer with attention",
+       {"--value-residual"}},
   };
 }
 
@@ -225,7 +250,7 @@ void expect_effect(const CLI::App& command, const AskedFlags& flags) {
   if (!command.get_option_no_throw("--resume")) return;  // not a training command
   expect_validation(command, flags);
   if (flags.of_run) return;
-  expect_used(flags);
+  expect_used(command, flags);
   expect_model_used(command, flags);
 }
 
