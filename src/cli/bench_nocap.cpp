@@ -1,17 +1,20 @@
 // hearth bench nocap: the time to a validation loss. Each seed is a pretraining run of a recipe in
 // a process of its own, so that the time from process start includes opening the device, tuning,
-// recording and loading. Validations and the final checkpoint are not counted.
+// recording and loading. Validations and checkpoints are not counted.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "cli/bench.h"
 #include "cli/environment.h"
+#include "cli/flags.h"
 #include "cli/recipes.h"
 #include "cli/signals.h"
 #include "formats/json.h"
+#include "formats/toml.h"
 #include "sys/build_info.h"
 #include "sys/clock.h"
 #include "sys/error.h"
@@ -19,6 +22,7 @@
 #include "sys/process/line_process.h"
 #include "sys/process/supervisor.h"
 #include "sys/terminal.h"
+#include "train/config.h"
 
 namespace hearth::inline cli {
 namespace fs = std::filesystem;
@@ -26,9 +30,10 @@ namespace {
 
 struct BenchNocapFlags {
   Common common;
-  std::string recipe = "baseline";
+  std::string recipe = "baseline", dtype;
   std::vector<std::string> data, val;
-  double target = 0, budget = 0;
+  std::optional<double> target;  // absent: that of the recipe
+  double budget = 0;
   int64_t seeds = 1, seed = 1, steps = 0;
   std::string run;
 };
@@ -49,27 +54,36 @@ struct SeedResult {
   std::vector<CurvePoint> curve = {};
 };
 
+bool is_file(const BenchNocapFlags& f) { return f.recipe.ends_with(".toml"); }
+
+std::string name_of(const BenchNocapFlags& f) {
+  return is_file(f) || f.recipe.starts_with("nocap-") ? f.recipe : "nocap-" + f.recipe;
+}
+
+// The target_loss of the recipe; 0: it has none.
+double target_of(const BenchNocapFlags& f) {
+  const std::string name = name_of(f);
+  double target = 0;
+  for (const TomlItem& item :
+       is_file(f) ? read_toml(name) : parse_toml(recipe_named(name).toml, "recipe " + name))
+    if (item.key == "target_loss") field_from_text(target, item.values, name + ": target_loss");
+  return target;
+}
+
 std::vector<std::string> pretrain_arguments(const BenchNocapFlags& f, int64_t seed,
                                             const fs::path& run) {
-  const bool file = f.recipe.ends_with(".toml");
-  const std::string name = f.recipe.starts_with("nocap-") ? f.recipe : "nocap-" + f.recipe;
-  if (!file) recipe_named(name);
-  std::vector<std::string> args{"pretrain",
-                                file ? "--config" : "--recipe",
-                                file ? f.recipe : name,
-                                "--run",
-                                run.string(),
-                                "--json",
-                                "--device",
-                                f.common.device,
-                                "--seed",
-                                std::to_string(seed)};
+  std::vector<std::string> args{"pretrain",   is_file(f) ? "--config" : "--recipe",
+                                name_of(f),   "--run",
+                                run.string(), "--json",
+                                "--device",   f.common.device,
+                                "--seed",     std::to_string(seed)};
   const auto add = [&](const char* flag, const std::string& value) {
     args.push_back(flag), args.push_back(value);
   };
   for (const std::string& d : f.data) add("--data", d);
   for (const std::string& v : f.val) add("--val", v);
-  if (f.target > 0) add("--target-loss", fmt::format("{}", f.target));
+  add("--target-loss", fmt::format("{}", *f.target));
+  if (!f.dtype.empty()) add("--dtype", f.dtype);
   if (f.steps > 0) add("--steps", std::to_string(f.steps));
   if (f.common.threads > 0) add("--threads", std::to_string(f.common.threads));
   if (f.common.memory_limit > 0) add("--memory-limit", fmt::format("{}", f.common.memory_limit));
@@ -134,8 +148,8 @@ SeedResult run_seed(const BenchNocapFlags& f, int64_t seed, const fs::path& fold
   r.run = nlohmann::ordered_json::parse(line);
   r.from_start -= phase(r.run, "evaluate") + phase(r.run, "save") + phase(r.run, "sample");
   r.step_seconds = phase(r.run, "first_steps") + phase(r.run, "steps");
-  r.reached = f.target <= 0 || r.run["reason"] == "target" ||
-              (!r.curve.empty() && r.curve.back().loss <= f.target);
+  r.reached = *f.target <= 0 || r.run["reason"] == "target" ||
+              (!r.curve.empty() && r.curve.back().loss <= *f.target);
   return r;
 }
 
@@ -146,11 +160,12 @@ nlohmann::ordered_json json_of(const BenchNocapFlags& f, const SeedResult& r) {
       {"commit", build_info().commit},
       {"recipe", f.recipe},
       {"seed", r.seed},
-      {"target", f.target > 0 ? nlohmann::ordered_json(f.target) : nullptr},
+      {"target", *f.target > 0 ? nlohmann::ordered_json(*f.target) : nullptr},
       {"reached", r.reached},
       {"value", r.from_start},
       {"unit", "seconds from process start, validations excluded"},
       {"step_seconds", r.step_seconds}};
+  if (!f.dtype.empty()) j["dtype"] = f.dtype;
   if (!r.run.is_null())
     for (const char* key : {"steps", "tokens", "val_loss", "tokens_per_s", "seconds", "skipped"})
       j[key] = r.run[key];
@@ -172,9 +187,9 @@ void show(const BenchNocapFlags& f, const SeedResult& r) {
     fmt::print("  stopped after its budget of {:g} s\n", f.budget);
   else
     fmt::print("  {}{:.2f} s from process start, {:.2f} s of them in steps\n",
-               f.target <= 0 ? ""
-               : r.reached   ? "target reached: "
-                             : "target not reached: ",
+               *f.target <= 0 ? ""
+               : r.reached    ? "target reached: "
+                              : "target not reached: ",
                r.from_start, r.step_seconds);
 }
 
@@ -191,7 +206,9 @@ void expect_no_overrides(const CLI::App& command) {
     }
 }
 
-void bench_nocap(const BenchNocapFlags& f) {
+void bench_nocap(BenchNocapFlags f) {
+  if (!f.target) f.target = target_of(f);
+  if (!f.dtype.empty()) parse_enum<TrainDType>(f.dtype, "--dtype");
   const std::atomic<int>* stop = count_stop_signals();
   const RunPlace place(f.run, "hearth-nocap");
   double sum = 0, worst = 0;
@@ -205,7 +222,7 @@ void bench_nocap(const BenchNocapFlags& f) {
   if (f.seeds > 1 && !f.common.json)
     fmt::print(
         "{}mean {:.2f} s, worst {:.2f} s\n",
-        f.target > 0 ? fmt::format("{} of {} seeds reached the target; ", reached, f.seeds) : "",
+        *f.target > 0 ? fmt::format("{} of {} seeds reached the target; ", reached, f.seeds) : "",
         sum / double(f.seeds), worst);
 }
 
@@ -216,13 +233,17 @@ void add_bench_nocap(CLI::App& bench) {
   auto f = std::make_shared<BenchNocapFlags>();
   add_common(*c, f->common);
   c->add_option("--recipe", f->recipe,
-                "baseline, fast, or a .toml file of pretrain's settings; hearth info --recipe "
-                "nocap-fast prints one")
+                "baseline (500 steps), full (the whole benchmark), fast, or a .toml file of "
+                "pretrain's settings; hearth info --recipe nocap-fast prints one")
       ->capture_default_str();
   c->add_option("--data", f->data, "token files to train on")->required();
   c->add_option("--val", f->val, "token files to validate on")->required();
-  c->add_option("--target", f->target, "validation loss to stop at; 0: the recipe's whole length")
+  c->add_option("--target", f->target,
+                "validation loss to stop at; 0: the recipe's whole length; default: the recipe's "
+                "target_loss, if it has one")
       ->check(between(0, 100));
+  c->add_option("--dtype", f->dtype,
+                "compute type, instead of the recipe's; a GPU without FP8 needs bf16 for fast");
   c->add_option("--budget", f->budget, "seconds after which a run is stopped; 0: none")
       ->check(between(0, 1e9));
   c->add_option("--seeds", f->seeds, "number of runs, each with its own seed")

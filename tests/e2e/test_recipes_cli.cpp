@@ -1,6 +1,10 @@
 // Recipes: settings that are built into the program, and `bench nocap`, which times a run of one.
+#include <map>
+
 #include "e2e/short_runs.h"
+#include "formats/fields.h"
 #include "formats/toml.h"
+#include "optim/schedule.h"
 
 namespace hearth {
 namespace {
@@ -29,13 +33,53 @@ TEST(Recipes, AreTheFilesOfTheSource) {
     EXPECT_EQ(shown.status, 0) << shown.err;
     EXPECT_EQ(shown.out, read_file(entry.path()));
     // Data that is not there is refused only after every setting has been accepted.
-    const Ran used = run(folder, {"pretrain", "--recipe", name, "--data", "none.bin", "--run",
-                                  (folder / "r").string(), "--device", "cpu", "--batch", "1"});
+    const Ran used = run(
+        folder, {"pretrain", "--recipe", name, "--data", "none.bin", "--run",
+                 (folder / "r").string(), "--device", "cpu", "--batch", "1", "--val", "none.bin"});
     EXPECT_NE(used.status, 0);
     EXPECT_NE(used.err.find("none.bin"), used.err.npos) << used.err;
     ++found;
   }
-  EXPECT_GE(found, 2);
+  EXPECT_GE(found, 3);
+}
+
+std::string text_of_recipe(const std::string& name) {
+  return read_file(fs::path(HEARTH_SOURCE_DIR) / "recipes" / (name + ".toml"));
+}
+
+// nocap-full is what the rules of the benchmark say.
+TEST(Recipes, NocapFullIsTheBenchmark) {
+  std::map<std::string, std::string> of;
+  for (const TomlItem& item : parse_toml(text_of_recipe("nocap-full"), "nocap-full"))
+    of[item.key] = item.values.at(0);
+  const auto number = [&](const char* key) { return std::stod(of.at(key)); };
+  EXPECT_EQ(of["preset"], "nocap-d12");
+  EXPECT_EQ(of["seq"], "1024");
+  EXPECT_EQ(number("batch"), 16);
+  EXPECT_EQ(number("tokens_per_step"), 16 * 1024 * 32);
+  EXPECT_EQ(number("tokens_per_step") * number("steps"), 2'499'805'184);
+  EXPECT_EQ(of["optimizer"], "adamw");
+  EXPECT_EQ(number("beta1"), 0.9);
+  EXPECT_EQ(number("beta2"), 0.95);
+  EXPECT_EQ(number("weight_decay"), 0.1);
+  EXPECT_EQ(of["decay_all"], "true");
+  EXPECT_EQ(number("clip"), 0);
+  EXPECT_EQ(number("eval_every"), 128);
+  EXPECT_EQ(number("eval_tokens"), 1'048'576);
+  EXPECT_EQ(number("target_loss"), 3.3821);
+  const RateConfig rate{.lr = number("lr"),
+                        .schedule = parse_enum<Schedule>(of["schedule"], "schedule"),
+                        .warmup = int64_t(number("warmup")),
+                        .decay_steps = int64_t(number("decay_steps"))};
+  EXPECT_EQ(rate.lr, 0.0018);
+  const auto factor = [spec = rate.schedule_spec(4768)](int64_t step) {
+    return schedule_factor(spec, step);
+  };
+  EXPECT_EQ(factor(0), 1 / 256.0);
+  EXPECT_EQ(factor(254), 255 / 256.0);
+  for (const int64_t step : {255, 256, 2000, 3743, 3744}) EXPECT_EQ(factor(step), 1);
+  EXPECT_EQ(factor(3745), 1023 / 1024.0);
+  EXPECT_EQ(factor(4767), 1 / 1024.0);
 }
 
 TEST(Recipes, FlagsOverrideThemAndTheRunKeepsThem) {
@@ -137,6 +181,81 @@ TEST(BenchNocap, TimesEachSeedToItsTarget) {
   const json j = lines_of(early.out).at(0);
   EXPECT_TRUE(j["reached"].get<bool>());
   EXPECT_EQ(j["steps"], 4) << j;
+
+  // So does that of the recipe, which --target replaces.
+  write_file_atomic(runs.folder / "small.toml",
+                    with_toml_value(small, "target_loss", std::to_string(target + 1e-4)));
+  const Ran own = run(runs.folder, common);
+  ASSERT_EQ(own.status, 0) << own.err;
+  EXPECT_EQ(lines_of(own.out).at(0)["steps"], 4) << own.out;
+  EXPECT_EQ(lines_of(own.out).at(0)["target"], j["target"]);
+  const Ran none = run(runs.folder, common + Arguments{"--target", "0"});
+  ASSERT_EQ(none.status, 0) << none.err;
+  EXPECT_EQ(lines_of(none.out).at(0)["steps"], 12) << none.out;
+  EXPECT_TRUE(lines_of(none.out).at(0)["target"].is_null());
+}
+
+// A recipe in FP8 runs on a GPU without it.
+TEST(BenchNocap, TakesAnotherDtypeThanTheRecipes) {
+  const ShortRuns runs;
+  write_file_atomic(runs.folder / "small.toml", std::string_view(small));
+  const Arguments call{"bench",
+                       "nocap",
+                       "--json",
+                       "--device",
+                       "cpu",
+                       "--steps",
+                       "2",
+                       "--recipe",
+                       (runs.folder / "small.toml").string(),
+                       "--data",
+                       (runs.folder / "train.bin").string(),
+                       "--val",
+                       (runs.folder / "val.bin").string(),
+                       "--run",
+                       (runs.folder / "kept").string(),
+                       "--dtype"};
+  const Ran r = run(runs.folder, call + Arguments{"bf16"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(lines_of(r.out).at(0)["dtype"], "bf16");
+  const std::string config = read_file(runs.folder / "kept" / "seed-1" / "config.toml");
+  EXPECT_NE(config.find("\ndtype = \"bf16\"\n"), config.npos) << config;
+  expect_error(run(runs.folder, call + Arguments{"fp9"}), 2, "[--dtype] expected");
+}
+
+// The recipe of the whole benchmark with a model, steps and data that a CPU can do.
+TEST(BenchNocap, RunsTheFullRecipeMadeSmall) {
+  const ShortRuns runs;
+  std::string text = text_of_recipe("nocap-full");
+  for (const auto& [key, value] : {std::pair{"vocab", "260"},
+                                   {"context", "32"},
+                                   {"layers", "1"},
+                                   {"dim", "16"},
+                                   {"heads", "2"},
+                                   {"dtype", "\"fp32\""},
+                                   {"seq", "\"16\""},
+                                   {"batch", "2"},
+                                   {"tokens_per_step", "\"64\""},
+                                   {"steps", "24"},
+                                   {"warmup", "2"},
+                                   {"decay_steps", "6"},
+                                   {"eval_every", "8"},
+                                   {"eval_tokens", "64"},
+                                   {"checkpoint_every", "10"}})
+    text = with_toml_value(std::move(text), key, value);
+  write_file_atomic(runs.folder / "full.toml", text);
+  const Ran r = run(runs.folder, {"bench", "nocap", "--json", "--device", "cpu", "--recipe",
+                                  (runs.folder / "full.toml").string(), "--data",
+                                  (runs.folder / "train.bin").string(), "--val",
+                                  (runs.folder / "val.bin").string()});
+  ASSERT_EQ(r.status, 0) << r.err;
+  const json j = lines_of(r.out).at(0);
+  EXPECT_EQ(j["target"], 3.3821);
+  EXPECT_EQ(j["reached"], j["val_loss"] <= 3.3821);
+  EXPECT_EQ(j["tokens"].get<int64_t>(), j["steps"].get<int64_t>() * 64);
+  ASSERT_GE(j["curve"].size(), 2u) << j;
+  EXPECT_EQ(j["curve"][1]["step"], 8);
+  EXPECT_LT(j["val_loss"], j["curve"][0]["val_loss"]);
 }
 
 TEST(BenchNocap, AFailedRunAndASpentBudgetAreSaid) {
