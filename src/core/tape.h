@@ -40,7 +40,10 @@ struct LossTerm {
   std::string name;      // in logs: "next_token", "z_loss"
   float weight = 1;      // the op that computes the term multiplies its gradient by this
   bool validate = true;  // validation reports the term too
-  Var value = {};        // (1, 1) acc: mean over the targets of the step so far, before the weight
+  int64_t ahead = 0;     // tokens by which its targets are further than those of the first term
+  // (1, 1) acc, before the weight: the sum over its targets in the step so far, divided by the
+  // number of targets of the first term in the step.
+  Var value = {};
 };
 constexpr int64_t most_loss_terms = 8;  // per tape
 

@@ -45,4 +45,18 @@ void further_targets(std::span<int32_t> out, const BatchView& b, std::span<const
   }
 }
 
+int64_t count_further_targets(const BatchView& b, std::span<const int32_t> positions, int64_t by) {
+  if (!b.asks_all()) {
+    std::vector<int32_t> targets(b.rows.size(), -1);
+    further_targets(targets, b, positions, by);
+    return std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
+  }
+  int64_t count = 0;
+  for (int64_t row = 0; row < b.B * b.T; row += b.T)
+    for (int64_t i = row; i + by < row + b.T; ++i)
+      count +=
+          positions[size_t(i + by)] == positions[size_t(i)] + by && b.targets[size_t(i + by)] >= 0;
+  return count;
+}
+
 }  // namespace hearth::inline data

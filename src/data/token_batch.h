@@ -53,5 +53,8 @@ void check_batch(const BatchView&, int64_t vocab);
 // are those of all tokens.
 void further_targets(std::span<int32_t> out, const BatchView&, std::span<const int32_t> positions,
                      int64_t by);
+// How many rows have such a target. Of a batch that asks about all positions these are the targets
+// of the op further_tokens.
+int64_t count_further_targets(const BatchView&, std::span<const int32_t> positions, int64_t by);
 
 }  // namespace hearth::inline data

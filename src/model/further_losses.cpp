@@ -22,7 +22,8 @@ void record_further_losses(Tape& t, const ModelConfig& model, Var x, Var positio
   float own = 1;
   for (int64_t k = 1; k <= furthest; ++k) {
     own *= weight;
-    head.term = {.name = fmt::format("further_{}", k), .weight = own, .validate = false};
+    head.term = {
+        .name = fmt::format("further_{}", k), .weight = own, .validate = false, .ahead = k};
     head_loss(t, x, head_weight(t, model), further_tokens(t, targets, positions, k), head);
   }
 }

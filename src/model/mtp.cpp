@@ -50,7 +50,8 @@ void record_mtp_losses(Tape& t, const ModelConfig& model, const MtpLossVars& m, 
   for (int64_t k = 0; k < model.mtp; ++k) {
     head.term = {.name = fmt::format("mtp_{}", k + 1),
                  .weight = weight / float(model.mtp),
-                 .validate = false};
+                 .validate = false,
+                 .ahead = k + 1};
     const Var all = m.states[size_t(k)], w = head_weight(t, model);
     if (m.rows)
       head_loss(t, gather_rows(t, all, m.rows), w, t.rows(m.module_targets, k, 1), head);

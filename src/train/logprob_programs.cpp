@@ -195,6 +195,10 @@ const LogprobPrograms::Program& LogprobPrograms::bound(const Key& key, Kind kind
   return p;
 }
 
+std::span<const int32_t> LogprobPrograms::positions_of(const BatchView& b) {
+  return b.positions.empty() ? counted_positions(b.B, b.T) : b.positions;
+}
+
 // The program for a batch, with its inputs written. A reference holds until the next call.
 const LogprobPrograms::Program& LogprobPrograms::prepare(const BatchView& b, Kind kind) {
   check_batch(b, spec_.model.vocab);
@@ -204,8 +208,7 @@ const LogprobPrograms::Program& LogprobPrograms::prepare(const BatchView& b, Kin
   const Program& p = bound({b.B, b.T, rows, !b.documents.empty()}, kind);
   if (kind == Kind::nll_first || kind == Kind::nll_next) memory_.backend.finish(StreamKind::upload);
   p.tokens.upload(b.tokens);
-  const std::span<const int32_t> positions =
-      b.positions.empty() ? counted_positions(b.B, b.T) : b.positions;
+  const std::span<const int32_t> positions = positions_of(b);
   p.positions.upload(positions);
   if (p.documents) p.documents.upload(b.documents);
   if (p.counts) {
@@ -292,6 +295,13 @@ void LogprobPrograms::report_loads(nlohmann::ordered_json& to) {
 void LogprobPrograms::feed(const BatchView& b, const Scalars& s, bool first) {
   trained_ = &prepare(b, first ? Kind::nll_first : Kind::nll_next);
   trained_->scalars.upload(s);
+  const std::vector<LossTerm>& terms = trained_->exec->tape().losses;
+  if (first) shares_.assign(terms.size(), 0);
+  for (size_t i = 0; i < terms.size(); ++i)
+    if (const int64_t by = terms[i].ahead)
+      shares_[i] += double(s.inv_targets) * double(count_further_targets(b, positions_of(b), by));
+    else
+      shares_[i] = 1;
 }
 
 void LogprobPrograms::launch_train(const BatchView& b, const Scalars& s, bool first,

@@ -137,7 +137,7 @@ class LogprobPrograms {
   const std::vector<double>& expert_load() const { return terms_.expert_load(); }
   // The same for a queue of the caller, after the last launch of a step.
   void send_terms(LossQueue& to) const {
-    to.send(trained_->losses, trained_->exec->tape().losses, trained_->load);
+    to.send(trained_->losses, trained_->exec->tape().losses, shares_, trained_->load);
   }
 
  private:
@@ -173,6 +173,7 @@ class LogprobPrograms {
   const Program& bound(const Key&, Kind);
   Program bind(const std::string& name, Exec&, const Key&, Kind) const;
   const Program& prepare(const BatchView&, Kind);
+  std::span<const int32_t> positions_of(const BatchView&);
   void fetch(Arrival&, const StateRef<float>&);
   std::span<const float> arrived(Arrival&) const;
   template <class T>
@@ -184,6 +185,7 @@ class LogprobPrograms {
   ProgramCache<CacheKey, BoundPrograms> programs_;
   const Program* pending_ = nullptr;  // begin() ran, backward() has not
   const Program* trained_ = nullptr;  // of the last launch_train() or begin()
+  std::vector<double> shares_;        // of its loss terms in the step so far: LossQueue::send()
   size_t begun_rows_ = 0;
   Arrival logprob_, entropy_;
   ReadQueue nll_;

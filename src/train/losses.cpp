@@ -54,8 +54,8 @@ std::vector<LossValue> read_losses(const StateRef<float>& values, std::span<cons
 }
 
 void LossQueue::send(const StateRef<float>& values, std::span<const LossTerm> terms,
-                     const StateRef<int32_t>& load) {
-  queue_.push_back({{terms.begin(), terms.end()}, load ? load.tensor().cols() : 0});
+                     const std::vector<double>& shares, const StateRef<int32_t>& load) {
+  queue_.push_back({{terms.begin(), terms.end()}, shares, load ? load.tensor().cols() : 0});
   if (terms.size() > 1) sent_.send(values.tensor());
   if (load) loads_.send(load.tensor());
 }
@@ -65,7 +65,10 @@ std::vector<LossValue> LossQueue::take() {
   const Sent sent = std::move(queue_.front());
   queue_.pop_front();
   std::vector<LossValue> found;
-  if (sent.terms.size() > 1) found = named_losses(sent.terms, sent_.take_as<float>());
+  size_t i = 0;
+  if (sent.terms.size() > 1)
+    for (const LossValue& l : named_losses(sent.terms, sent_.take_as<float>()))
+      if (sent.shares[++i] > 0) found.push_back({l.name, l.value / sent.shares[i]});
   expert_load_.clear();
   if (!sent.experts) return found;
   const std::span<const int32_t> load = loads_.take_as<int32_t>();

@@ -54,13 +54,13 @@ inline void record_losses(Tape& t, const ModelConfig& model, Var x, Var targets,
 
 struct LossValue {
   std::string name;
-  double value = 0;  // mean over targets, without the weight
+  double value = 0;  // mean over the term's own targets, without the weight
 };
 
 enum class LossTerms : bool { all, validated };
 
 // The named values of all terms of a tape except the first, which is "the loss". `values` is the
-// content of the tape's loss_buffer after the program ran.
+// content of the tape's loss_buffer after the program ran: what LossTerm::value says.
 std::vector<LossValue> named_losses(std::span<const LossTerm>, std::span<const float> values,
                                     LossTerms = LossTerms::all);
 // The same, with the values read from the device. Waits for the program, unless there is only one
@@ -73,11 +73,11 @@ class LossQueue {
  public:
   explicit LossQueue(Backend& b) : sent_(b), loads_(b) {}
   // Queues a copy of the values as they will be after all work launched so far, and of the loads of
-  // experts (layers, E), if there are any.
+  // experts (layers, E), if there are any. `shares`: targets of each term over those of the first.
   void send(const StateRef<float>& values, std::span<const LossTerm>,
-            const StateRef<int32_t>& load = {});
+            const std::vector<double>& shares, const StateRef<int32_t>& load = {});
   // Returns the values of the oldest send() that was not taken yet; waits for them. With experts,
-  // the last one is "expert_violation".
+  // the last one is "expert_violation". A term without a target is left out.
   std::vector<LossValue> take();
   // relative_loads() of what take() returned last; empty without experts.
   const std::vector<double>& expert_load() const { return expert_load_; }
@@ -85,6 +85,7 @@ class LossQueue {
  private:
   struct Sent {
     std::vector<LossTerm> terms;  // copies, since the tapes may be destroyed first
+    std::vector<double> shares;
     int64_t experts = 0;
   };
   std::deque<Sent> queue_;

@@ -167,6 +167,52 @@ TEST(FurtherLosses, ArePartOfTrainingAlone) {
   EXPECT_TRUE(programs.evaluated_terms().empty());
 }
 
+// With a head of zeros every target costs ln V, whatever the batches are.
+TEST(FurtherLosses, AreLoggedAsMeansOverTheirOwnTargets) {
+  const auto backend = make_cpu_backend(1);
+  ModelConfig model = small_model();
+  model.zero_head = true;
+  const double want = std::log(double(model.vocab));
+  for (const bool documents : {false, true}) {
+    ParamStore params(*backend, decoder_params(model), DType::f32);
+    params.initialise(3);
+    Memory memory(*backend, &params);
+    Programs programs({.model = model,
+                       .B = B,
+                       .T = T,
+                       .documents = documents,
+                       .accumulates = true,
+                       .losses = {.further_loss = weight}},
+                      memory);
+    const Batch a = make_batch(model, B, T, documents), b = make_batch(model, B, T, documents, 3);
+    const Scalars s{.inv_targets = 1 / float(a.count + b.count)};
+    LossQueue terms(*backend);
+    programs.micro(a, s, true), programs.micro(b, s, false), programs.send_terms(terms);
+    programs.micro(b, {.inv_targets = 1 / float(b.count)}, true), programs.send_terms(terms);
+    for (int step = 0; step < 2; ++step) {
+      const std::vector<LossValue> found = terms.take();
+      ASSERT_EQ(found.size(), 2u);
+      for (const LossValue& l : found) EXPECT_NEAR(l.value, want, 1e-5) << l.name << ' ' << step;
+    }
+    // The objective divides by the number of next tokens, of which there are more.
+    std::vector<float> values(static_cast<size_t>(most_loss_terms));
+    memory.state.read<float>("train.losses", values);
+    EXPECT_NEAR(values[0], want, 1e-5);
+    EXPECT_LT(values[1], 0.95 * want);
+    EXPECT_LT(values[2], values[1]);
+  }
+  // Rows of one token have no token further ahead.
+  ParamStore params(*backend, decoder_params(model), DType::f32);
+  params.initialise(3);
+  Memory memory(*backend, &params);
+  Programs programs({.model = model, .B = 4, .T = 1, .losses = {.further_loss = weight}}, memory);
+  const Batch batch = make_batch(model, 4, 1, false);
+  programs.micro(batch, {.inv_targets = 1 / float(batch.count)}, true);
+  LossQueue terms(*backend);
+  programs.send_terms(terms);
+  EXPECT_TRUE(terms.take().empty());
+}
+
 TEST(FurtherLosses, RefuseModulesAndChosenRows) {
   Tape t;
   ModelConfig model = small_model();

@@ -140,6 +140,30 @@ TEST(Mtp, ChosenRowsTeachWhatTheyTeachAmongAll) {
   }
 }
 
+// With a head of zeros every target costs ln V.
+TEST(Mtp, IsLoggedAsAMeanOverItsOwnTargets) {
+  const auto backend = make_cpu_backend(1);
+  ModelConfig c = mtp_case(false).config;
+  c.tied = false, c.zero_head = true;
+  constexpr int64_t B = 2, T = 9;
+  ParamStore params(*backend, decoder_params(c), DType::f32);
+  params.initialise(3);
+  Memory memory(*backend, &params);
+  LogprobPrograms programs({.model = c}, memory);
+  const Batch all = make_batch(c, B, T, false);
+  TokenBatch chosen{.B = B, .T = T, .tokens = all.tokens};
+  for (const int32_t row : {2, 3, 4, 8, 9, 12, 13})
+    chosen.rows.push_back(row), chosen.targets.push_back(row);
+  for (const BatchView& b : {BatchView(all, B, T, false), BatchView(chosen)}) {
+    programs.launch_train(b, {.inv_targets = 1 / float(b.count)}, true);
+    LossQueue terms(*backend);
+    programs.send_terms(terms);
+    const std::vector<LossValue> found = terms.take();
+    ASSERT_EQ(found.size(), 2u);
+    for (const LossValue& l : found) EXPECT_NEAR(l.value, std::log(double(c.vocab)), 1e-5);
+  }
+}
+
 TEST(Mtp, HasExpertsWhereTheLastLayerHas) {
   ModelConfig c;
   c.vocab = 32, c.dim = 16, c.layers = 3, c.heads = 2, c.context = 8, c.mtp = 2;
