@@ -12,6 +12,7 @@
 #include "cli/model_flags.h"
 #include "cli/signals.h"
 #include "diag/lockstep.h"
+#include "optim/fp8_scales.h"
 #include "sys/build_info.h"
 #include "sys/clock.h"
 #include "sys/error.h"

@@ -38,6 +38,8 @@ Exec::Exec(Tape tape, Memory& m) : tape_(std::move(tape)), memory_(m) {
   simplify(tape_);
   plan_ = plan(tape_);
   memory_.reserve(plan_.arena_bytes);
+  if (tape_.fp8 && tape_.fp8->formats.size() > m.fp8_formats.size())
+    m.fp8_formats = tape_.fp8->formats;
 
   const Kernels& kernels = memory_.backend.kernels();
   for (const Node& n : tape_.nodes) {

@@ -25,6 +25,7 @@ class Memory {
   Backend& backend;
   ParamStore* params;
   StateStore state;
+  std::vector<DType> fp8_formats = {};  // of the sites of fp8 that programs have: Fp8Recording
 
  private:
   int64_t reserved_ = 0;

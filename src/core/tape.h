@@ -89,6 +89,7 @@ struct Fp8Recording {
   bool forward = true;
   bool measured = false;  // every scale comes from the tensor itself, none from the previous step
   int64_t sites = 0;      // used so far
+  std::vector<DType> formats = {};                 // of each site
   std::unordered_map<int, Fp8Copies> copies = {};  // by id of the value
   // Values that are act(x) or the gradient x * act'(aux), by id. Their rounding computes them from
   // x, so that the node that does is pruned unless something else reads the value.

@@ -8,10 +8,11 @@ namespace hearth::inline ops {
 namespace {
 
 // Sites are numbered in the order of recording, which is the same in every program of a model.
-Var next_site(Tape& t) {
+Var next_site(Tape& t, DType format) {
   if (t.fp8->sites == most_fp8_sites)
     fail(t.where(), "expected a model with at most {} tensors rounded to fp8, got more",
          most_fp8_sites);
+  t.fp8->formats.push_back(format);
   return t.rows(fp8_sites(t), t.fp8->sites++, 1);
 }
 
@@ -80,7 +81,8 @@ Fp8Copies rounded(Tape& t, Var v, const RoundSpec& spec) {
 Fp8Copies rounded_input(Tape& t, Var x) {
   if (const auto known = t.fp8->copies.find(x.id); known != t.fp8->copies.end())
     return known->second;
-  const Fp8Copies c = rounded(t, x, {.site = next_site(t), .transposed = t.fp8->wgrad});
+  const Var site = next_site(t, DType::e4m3);
+  const Fp8Copies c = rounded(t, x, {.site = site, .transposed = t.fp8->wgrad});
   t.fp8->copies.emplace(x.id, c);
   return c;
 }
@@ -107,7 +109,7 @@ Fp8Copies rounded_weight(Tape& t, Var w) {
   const Fp8Copies c{.y = t.fp8->forward ? t.state("fp8." + name, t.shape(w), DType::e4m3) : Var{},
                     .yt = t.state("fp8t." + name, transposed_shape(t.shape(w)), DType::e4m3),
                     .sums = {},
-                    .site = next_site(t)};
+                    .site = next_site(t, DType::e4m3)};
   if (!t.accumulate) record_rounding(t, w, c, true);
   t.fp8->copies.emplace(w.id, c);
   return c;
@@ -246,8 +248,8 @@ void advance_fp8_sites(Tape& t) {
 Var linear_fp8(Tape& t, Var x, Var w, const LinearSpec& spec) {
   expect_width(t, w);
   const Fp8Copies rounded_x = rounded_input(t, x), rounded_w = rounded_weight(t, w);
-  const LinearVars l{x,         w,         spec.bias,    spec.residual,
-                     rounded_x, rounded_w, next_site(t), spec.scale};
+  const LinearVars l{
+      x, w, spec.bias, spec.residual, rounded_x, rounded_w, next_site(t, DType::e5m2), spec.scale};
   const Var y = t.temp(with_cols(t.shape(x), t.shape(w)[0]));
   const Fp8Product p{.c = y,
                      .a = rounded_x.y,
@@ -273,9 +275,10 @@ Var linear_fp8(Tape& t, Var x, Var w, const LinearSpec& spec) {
 std::function<void(Tape&, const Node&)> linear_gradients_fp8(Tape& t, Var x, Var w,
                                                              const LinearSpec& spec) {
   expect_width(t, w);
-  const Fp8Copies later{.y = {}, .yt = {}, .sums = {}, .site = next_site(t)};
+  const Fp8Copies later{.y = {}, .yt = {}, .sums = {}, .site = next_site(t, DType::e4m3)};
   const Fp8Copies rounded_w = rounded_weight(t, w);
-  const LinearVars l{x, w, spec.bias, spec.residual, later, rounded_w, next_site(t), spec.scale};
+  const LinearVars l{
+      x, w, spec.bias, spec.residual, later, rounded_w, next_site(t, DType::e5m2), spec.scale};
   return [l](Tape& t, const Node& n) {
     if (const Var dy = product_gradient(t, n)) linear_fp8_backward(t, dy, l);
   };
@@ -289,7 +292,7 @@ HeadProducts::HeadProducts(Tape& t, Var w, const Spec& spec)
          to_string(t.shape(w)));
   fp8_wgrad_ = t.fp8->wgrad;
   rounded_w_ = rounded_weight(t, w);
-  x_site_ = next_site(t), d_site_ = next_site(t);
+  x_site_ = next_site(t, DType::e4m3), d_site_ = next_site(t, DType::e5m2);
 }
 
 void HeadProducts::logits(Tape& t, Var logits, Var x) {

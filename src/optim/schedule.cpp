@@ -71,6 +71,17 @@ std::string RateConfig::oddity(int64_t total) const {
       warmup, total, lr * schedule_factor(schedule_spec(total), total - 1), lr);
 }
 
+std::string RateConfig::change(int64_t before, int64_t total, int64_t step) const {
+  const auto rate = [&](int64_t steps) {
+    return fmt::format("{:.3g}", lr * schedule_factor(schedule_spec(steps), step));
+  };
+  if (rate(before) == rate(total)) return {};
+  return fmt::format(
+      "the run now ends at step {} instead of {}: at step {} the learning rate of --schedule {} "
+      "changes from {} to {}",
+      total, before, step, names_of(schedule)[size_t(schedule)], rate(before), rate(total));
+}
+
 template <class T>
 StepsOf<T> StepsOf<T>::parse(std::string_view text, std::string_view where, int64_t total) {
   StepsOf r;

@@ -49,6 +49,9 @@ struct RateConfig {
   void check_rate(int64_t total) const;  // throws if a setting is out of its range
   // A warning about settings that the run can use but hardly means; empty: none.
   std::string oddity(int64_t total) const;
+  // A note that the learning rate at `step` changes because a run of `before` steps has become one
+  // of `total`; empty: it does not.
+  std::string change(int64_t before, int64_t total, int64_t step) const;
 };
 
 // A number of 0 or more that changes at given steps: "8192" or "0:8192,1000:65536". A step may be a

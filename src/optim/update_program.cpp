@@ -5,7 +5,8 @@
 namespace hearth::inline optim {
 
 UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec,
-                             Fp8 fp8) {
+                             Fp8 fp8)
+    : memory_(memory) {
   Tape t(memory.params->dtype(), name);
   const std::string losses = t.loss_buffer;
   record_update(t, *memory.params, t.rows(t.loss_values(), 0, 1), spec);
@@ -14,6 +15,7 @@ UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const Upda
   losses_ = {memory.state, losses};
   scalars_ = {memory.state, "scalars"};
   state_ = {memory.state, "update"};
+  if (fp8 == Fp8::on) sites_ = {memory.state, "fp8.sites"};
 }
 
 void UpdateProgram::run(const Scalars& s, Profile* profile) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/exec.h"
+#include "core/fp8.h"
 #include "optim/update.h"
 
 namespace hearth::inline optim {
@@ -24,10 +25,15 @@ class UpdateProgram {
   UpdateState state() const;  // waits for what was launched
   const Tensor& state_tensor() const { return state_.tensor(); }  // sizeof(UpdateState) bytes
   void set_state(const UpdateState&);
+  const StateRef<Fp8Site>& fp8_sites() const { return sites_; }  // absent without fp8
+  // Of the sites that the programs recorded so far have.
+  std::span<const DType> fp8_formats() const { return memory_.fp8_formats; }
   Exec& exec() { return *exec_; }
 
  private:
+  const Memory& memory_;
   std::unique_ptr<Exec> exec_;
+  StateRef<Fp8Site> sites_;
   StateRef<float> losses_;  // the terms of the loss
   StateRef<Scalars> scalars_;
   StateRef<UpdateState> state_;

@@ -25,6 +25,8 @@ void RunConfig::check_run(int64_t total) const {
       fail_usage(flag, "{} updates the group matrix with --momentum and has no betas for it",
                  names_of(optimizer)[size_t(optimizer)]);
   muon.check();
+  if (dtype != TrainDType::fp8 && fp8 != Fp8Config{})
+    fail_usage(fp8.head == Fp8Head::on ? "--fp8-wgrad" : "--fp8-head", "needs --dtype fp8");
   expect_at_least(0, "--clip", clip);
   expect_at_least(0, "--spike-z", spike_z);
   expect_at_least(0, "--eval-every", eval_every);
@@ -43,8 +45,6 @@ void TrainConfig::check() const {
   expect_at_least(1, "--steps", steps);
   check_run(steps);
   losses.check();
-  if (dtype != TrainDType::fp8 && fp8 != Fp8Config{})
-    fail_usage(fp8.head == Fp8Head::on ? "--fp8-wgrad" : "--fp8-head", "needs --dtype fp8");
   expect_at_least(0, "--target-loss", target_loss);
   expect_at_least(-1, "--document-start", document_start);
   expect_at_least(0, "--eval-tokens", eval_tokens);

@@ -12,7 +12,7 @@
 #include "formats/enum_names.h"
 #include "model/decoder.h"
 #include "optim/schedule.h"
-#include "optim/update.h"
+#include "optim/update_program.h"
 #include "sys/error.h"
 #include "train/losses.h"
 
@@ -50,6 +50,11 @@ struct Fp8Config {
   template <class V>
   void visit(V&& v) {
     v("fp8_head", head, "with --dtype fp8: on: the products of the head are fp8 too; off: bf16");
+    visit_wgrad(v);
+  }
+  // Of the tasks whose head is always bf16: DPO and GRPO.
+  template <class V>
+  void visit_wgrad(V&& v) {
     v("fp8_wgrad", wgrad, "with --dtype fp8: type of the products for weight gradients: fp8, bf16");
   }
   bool operator==(const Fp8Config&) const = default;
@@ -58,13 +63,14 @@ struct Fp8Config {
     if (d != TrainDType::fp8) return {};
     return Fp8Recording{.head = head == Fp8Head::on, .wgrad = wgrad == Fp8Wgrad::fp8};
   }
+  // The same in fine-tuning. Its batches differ in size, and with that the gradients, so no scale
+  // comes from the previous step.
+  std::optional<Fp8Recording> fine_tuning(TrainDType d) const {
+    std::optional<Fp8Recording> r = recording(d);
+    if (r) r->measured = true;
+    return r;
+  }
 };
-// What the programs of fine-tuning record. Their batches differ in size, and with that the
-// gradients, so no scale comes from the previous step.
-inline std::optional<Fp8Recording> fine_tuning_fp8(TrainDType d) {
-  if (d != TrainDType::fp8) return {};
-  return Fp8Recording{.measured = true};
-}
 
 // Throws a usage error unless a setting is finite and at least `low`.
 template <class T>
@@ -84,6 +90,7 @@ struct RunHelp {
 struct RunConfig : RateConfig {
   int64_t steps = 1000;
   TrainDType dtype = TrainDType::fp32;
+  Fp8Config fp8;  // each task visits those of its choices that it uses
   uint64_t seed = 1;
   OptimizerKind optimizer = OptimizerKind::adamw;
   float beta1 = 0.9f, beta2 = 0.95f, adam_eps = 1e-8f;
@@ -151,6 +158,7 @@ struct RunConfig : RateConfig {
             .decays = parse_groups(group_weight_decay, "--group-weight-decay"),
             .muon = muon};
   }
+  UpdateProgram::Fp8 fp8_update() const { return UpdateProgram::Fp8(dtype == TrainDType::fp8); }
   // The next step after `step` whose checkpoint may be written while training continues; `total`:
   // there is only the last checkpoint.
   int64_t next_save(int64_t step, int64_t total, bool evaluates) const;
@@ -175,7 +183,6 @@ struct TrainConfig : RunConfig {
   bool eval_documents = false;
   double target_loss = 0;
   LossConfig losses;
-  Fp8Config fp8;
   int64_t sample_every = 0, sample_tokens = 100;
   std::string sample_prompt;
 

@@ -4,6 +4,7 @@
 
 #include "formats/checkpoint_dir.h"
 #include "formats/run_folder.h"
+#include "optim/fp8_scales.h"
 #include "sys/clock.h"
 #include "sys/error.h"
 #include "sys/process/process_memory.h"
@@ -33,7 +34,8 @@ class Run {
         steps_(task.steps()),
         guard_(state_, model.memory.backend,
                {.spike_z = config.spike_z, .fp16 = config.dtype == TrainDType::fp16}),
-        saver_(spec.run, {.warn = spec.warn}) {}
+        saver_(spec.run, {.warn = spec.warn}),
+        scales_(model.memory.backend) {}
 
   RunResult run() {
     config_.check_run(steps_);
@@ -156,6 +158,7 @@ class Run {
       state_.train_seconds = now.train_seconds, state_.update.skipped = now.update.skipped;
     }
     task_.load(state_, trainer.object("task"), moves_on);
+    restore_fp8_scales(task_.update(), trainer.object("task"));
     task_.update().set_state(state_.update);
     last_checkpoint_ = dir, saved_ = state_.step, saved_evaluation_ = state_.evaluated;
   }
@@ -166,15 +169,8 @@ class Run {
     if (steps_ < before)
       fail_usage("--steps", "expected at least the {} steps that the run was begun for, got {}",
                  before, steps_);
-    const auto lr = [&](int64_t total) {
-      const double factor = schedule_factor(config_.schedule_spec(total), state_.step);
-      return fmt::format("{:.3g}", config_.lr * factor);
-    };
-    if (lr(before) == lr(steps_)) return;
-    spec_.tell(fmt::format(
-        "the run now ends at step {} instead of {}: at step {} the learning rate of --schedule {} "
-        "changes from {} to {}",
-        steps_, before, state_.step, enum_name(config_.schedule), lr(before), lr(steps_)));
+    if (const std::string change = config_.change(before, steps_, state_.step); !change.empty())
+      spec_.tell(change);
   }
 
   void introduce() const {
@@ -225,6 +221,7 @@ class Run {
     const int64_t earlier = guard_.in_flight();
     std::optional<StepReport> r = attempt(c);
     if (!r) return false;
+    scales_.send(task_.update());
     ++state_.step, ++state_.data_step, state_.tokens += r->tokens;
     const int64_t in_flight = guard_.in_flight() - earlier;
     const double lr = r->lr.value_or(double(c.scalars.lr));
@@ -259,6 +256,7 @@ class Run {
       p.report.complete(p.report);
       if (p.report.loss) state_.update.loss = float(*p.report.loss);
     }
+    scales_.take(p.report.more);
     const auto now = Clock::now();
     // Steps overlap, so the duration of a step is the time between the ends of consecutive steps.
     const std::chrono::duration<double> took = now - std::max(p.begun, collected_);
@@ -423,6 +421,7 @@ class Run {
                  {std::string(task_.kind()), settings_.values},
                  {"run", state_.to_json()},
                  {"task", task_.save()}};
+    save_fp8_scales(trainer["task"], task_.update());
     std::string base;
     if (model_.base) {
       trainer["base"] = model_.base.digest;
@@ -471,6 +470,7 @@ class Run {
   StepGuard guard_;
   Fd lock_;
   CheckpointSaver saver_;  // declared after the lock, which it needs until it is destroyed
+  Fp8Summaries scales_;    // of the steps in flight
   std::unique_ptr<RunLog> log_;
   std::optional<fs::path> last_checkpoint_;
   int64_t first_save_ = 0;         // the first step that may be saved while training continues

@@ -79,6 +79,28 @@ TEST_P(EveryTask, TrainsInFp8AndResumesToTheSameWeights) {
   EXPECT_NE(weights(folder / "whole"), weights(folder / "plain"));
 }
 
+// DPO and GRPO compute the head in bf16 (docs/fp8.md).
+TEST_P(EveryTask, ChoosesItsProductsInFp8) {
+  const bool has_head = task() == "pretrain" || task() == "sft";
+  done(run(folder, call(folder / "all", "--dtype fp8 --json")));
+  for (const char* flag : {"--fp8-wgrad", "--fp8-head"}) {
+    SCOPED_TRACE(flag);
+    const std::string value = std::string(flag) == "--fp8-head" ? "off" : "bf16";
+    const std::string choice = std::string(" ") + flag + " " + value + " --json";
+    if (value == "off" && !has_head) {
+      expect_error(run(folder, call(folder / "none", "--dtype fp8" + choice)), 2,
+                   "expected a known flag, got --fp8-head");
+      continue;
+    }
+    done(run(folder, call(folder / value, "--dtype fp8 --stop-after-step 3" + choice)));
+    done(run(folder,
+             {task(), "--run", (folder / value).string(), "--resume", "--json", "--threads", "1"}));
+    EXPECT_NE(weights(folder / value), weights(folder / "all"));
+    expect_error(run(folder, call(folder / "none", "--dtype bf16" + choice)), 2,
+                 std::string("[") + flag + "] needs --dtype fp8");
+  }
+}
+
 TEST_P(EveryTask, TakesAnyScheduleAndTheSpikeGuard) {
   done(run(folder, call(folder / "run", "--schedule wsd --decay-steps 2 --spike-z 6 --json")));
   expect_error(run(folder, call(folder / "other", "--schedule wsd")), 2, "--decay-steps");

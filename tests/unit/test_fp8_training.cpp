@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <sstream>
 
 #include "cpu/backend.h"
 #include "cpu/reference/reference.h"
 #include "data/shards.h"
 #include "diag/lockstep.h"
 #include "fp8_case.h"
+#include "optim/fp8_scales.h"
 #include "run_trace.h"
 #include "sys/files/files.h"
 #include "train/pretrain/batch_shape.h"
@@ -393,75 +395,6 @@ TEST(Fp8Training, OddWidthsAreRefused) {
   ProgramSpec s = fp8_program(fp8_models()[0]);
   s.model.hidden = 40;
   EXPECT_NE(message_of([&] { memory_need(s); }).find("multiples of 16"), std::string::npos);
-}
-
-class Fp8Run : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "hearth-fp8-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
-    std::vector<int32_t> ids{1};
-    for (int i = 1; i < 20000; ++i) ids.push_back((5 * ids.back() + 3 + (i % 11 == 0)) % 29);
-    write_tokens(folder / "data.bin", TokenFormat::llmc, 29, ids);
-  }
-  void TearDown() override { fs::remove_all(folder); }
-
-  PretrainSpec spec(const std::string& run, TrainDType dtype) const {
-    PretrainSpec s;
-    s.model = fp8_models()[1].config;
-    s.model.vocab = 29, s.model.context = 16, s.model.init_std = 0.02f;
-    s.model = s.model.resolve();
-    s.train.data = s.train.val = {(folder / "data.bin").string()};
-    s.train.dtype = dtype;
-    s.train.steps = 60, s.train.batch = 4, s.train.seq = "16", s.train.tokens_per_step = "128";
-    s.train.lr = 1e-2, s.train.checkpoint_every = 20, s.train.eval_every = 20;
-    s.train.eval_tokens = 1024;
-    s.run = folder / run;
-    s.quiet = true;
-    return s;
-  }
-  RunTrace trace(const std::string& run) const { return run_trace(folder / run, "step-00000060"); }
-
-  fs::path folder;
-};
-
-TEST_F(Fp8Run, LearnsLikeBf16) {
-  const auto cpu = make_cpu_backend(2);
-  const RunResult bf16 = pretrain(spec("bf16", TrainDType::bf16), *cpu);
-  const RunResult fp8 = pretrain(spec("fp8", TrainDType::fp8), *cpu);
-  ASSERT_TRUE(bf16.val_loss && fp8.val_loss);
-  EXPECT_LT(*bf16.val_loss, 2.5);  // ln 29 is 3.37: both have learned
-  EXPECT_NEAR(*fp8.val_loss, *bf16.val_loss, 0.1);
-  EXPECT_NE(*fp8.val_loss, *bf16.val_loss);
-}
-
-TEST_F(Fp8Run, ResumesToTheByte) {
-  const auto cpu = make_cpu_backend(2);
-  pretrain(spec("whole", TrainDType::fp8), *cpu);
-  PretrainSpec part = spec("parts", TrainDType::fp8);
-  part.stop_after_step = 33;  // scales come from the previous step there
-  EXPECT_EQ(pretrain(part, *cpu).reason, Ending::stopped);
-  part.stop_after_step.reset(), part.resume = true;
-  pretrain(part, *cpu);
-  EXPECT_EQ(difference_of_runs(trace("whole"), trace("parts")), "");
-}
-
-TEST_F(Fp8Run, SettingsBelongToTheRun) {
-  const auto cpu = make_cpu_backend(2);
-  for (const bool head : {true, false}) {
-    PretrainSpec s = spec(head ? "head" : "wgrad", TrainDType::fp8);
-    s.train.steps = 4;
-    (head ? (void)(s.train.fp8.head = Fp8Head::off) : (void)(s.train.fp8.wgrad = Fp8Wgrad::bf16));
-    EXPECT_TRUE(pretrain(s, *cpu).val_loss);
-    const std::string toml = read_file(s.run / "config.toml");
-    EXPECT_NE(toml.find(head ? "fp8_head = \"off\"" : "fp8_wgrad = \"bf16\""), std::string::npos);
-  }
-  PretrainSpec s = spec("plain", TrainDType::bf16);
-  s.train.fp8.head = Fp8Head::off;
-  EXPECT_NE(message_of([&] { pretrain(s, *cpu); }).find("needs --dtype fp8"), std::string::npos);
-  EXPECT_NE(message_of([] { to_dtype(TrainDType::fp8); }).find("a type of training"),
-            std::string::npos);
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ struct SftConfig : ExampleConfig {
     v("packing", packing,
       "bfd: pack whole examples into rows of max_length by best-fit decreasing; none: no packing");
     losses.visit(v);
+    fp8.visit(v);
   }
 };
 
@@ -91,6 +92,7 @@ struct DpoConfig : ExampleConfig {
     v("label_smoothing", label_smoothing, "cdpo and robust: assumed fraction of swapped labels");
     v("reference", reference,
       "reference log-probabilities: cached (computed once, kept in a file) or live");
+    fp8.visit_wgrad(v);
   }
 };
 

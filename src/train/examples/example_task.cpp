@@ -1,6 +1,7 @@
 #include "train/examples/example_task.h"
 
 #include "formats/run_folder.h"
+#include "optim/fp8_scales.h"
 
 namespace hearth::inline train {
 namespace {
@@ -56,7 +57,7 @@ LogprobProgramsSpec programs_spec(const ExampleModel& m, const ExampleConfig& c,
   return {.model = m.config,
           .name = "examples",
           .dtype = storage_dtype(c.dtype),
-          .fp8 = fine_tuning_fp8(c.dtype),
+          .fp8 = c.fp8.fine_tuning(c.dtype),
           .recompute = c.recompute,
           .modules = losses.mtp_loss > 0,
           .losses = losses,

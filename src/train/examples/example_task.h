@@ -6,7 +6,6 @@
 #include "data/examples/batches.h"
 #include "data/examples/examples.h"
 #include "data/examples/templates.h"
-#include "optim/fp8_scales.h"
 #include "sys/error.h"
 #include "train/examples/example_config.h"
 #include "train/logprob_programs.h"
@@ -62,9 +61,7 @@ class ExampleTask : public Task {
     return config_.steps ? config_.steps : config_.epochs * order_.steps_per_epoch();
   }
   UpdateProgram& update() override {
-    if (!update_)
-      update_.emplace("examples", model_.memory, update_spec(),
-                      fp8() ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off);
+    if (!update_) update_.emplace("examples", model_.memory, update_spec(), config_.fp8_update());
     return *update_;
   }
   std::optional<MemoryNeed> memory_need() const override {
@@ -73,15 +70,8 @@ class ExampleTask : public Task {
   void load(RunState& state, const StateFields& saved, bool) override {
     micro_ = saved.integer("micro_batch", 1);
     programs_.set_logits_bytes(state.logits_bytes);
-    if (!fp8()) return;
-    update();  // it has the scales
-    restore_fp8_scales(model_.memory, saved);
   }
-  nlohmann::json save() const override {
-    nlohmann::json j{{"micro_batch", micro_}};
-    if (fp8()) j["fp8_scales"] = saved_fp8_scales(model_.memory);
-    return j;
-  }
+  nlohmann::json save() const override { return {{"micro_batch", micro_}}; }
 
   bool evaluates_first() const override { return true; }
   bool at_target(const RunState& state) const override {
@@ -120,7 +110,6 @@ class ExampleTask : public Task {
   LogprobPrograms programs_;
 
  private:
-  bool fp8() const { return config_.dtype == TrainDType::fp8; }
   // Selection biases of routers move in SFT only; DPO compares with a reference.
   UpdateSpec update_spec() const {
     UpdateSpec s = config_.update_spec();

@@ -102,15 +102,11 @@ class GrpoTask : public Task {
     stepper_->set_micro_tokens(state_.micro_tokens);
     stepper_->set_logits_bytes(run.logits_bytes);
     stepper_->engine().forget();
-    if (!fp8()) return;
-    update();  // it has the scales
-    restore_fp8_scales(stepper_->memory(), saved);
   }
 
   nlohmann::json save() const override {
     nlohmann::json j = state_.to_json();
     j["asked"] = asked_;
-    if (fp8()) j["fp8_scales"] = saved_fp8_scales(stepper_->memory());
     return j;
   }
 
@@ -200,7 +196,6 @@ class GrpoTask : public Task {
   }
 
  private:
-  bool fp8() const { return config_.dtype == TrainDType::fp8; }
   PromptSpec prompt_spec() {
     return {.form = config_.prompt_form,
             .chat = [this]() -> const ChatTemplate& { return chat_template(); },

@@ -117,6 +117,7 @@ struct GrpoConfig : RunConfig, TemplateConfig {
       "stop when this fraction of the held-out prompts is answered exactly; 0: never");
     v("sample_every", sample_every,
       "steps between sampled groups written to samples.jsonl; 0: none");
+    fp8.visit_wgrad(v);
     lora.visit(v);
   }
 

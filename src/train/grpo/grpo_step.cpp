@@ -33,7 +33,7 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
   programs_spec_ = {.model = model_,
                     .name = "grpo",
                     .dtype = store.dtype(),
-                    .fp8 = fine_tuning_fp8(config_.dtype),
+                    .fp8 = config_.fp8.fine_tuning(config_.dtype),
                     .recompute = config_.recompute,
                     .temperature = config_.temperature,
                     .entropy = true,
@@ -103,9 +103,8 @@ MemoryBudget GrpoStepper::budget() const {
 
 UpdateProgram& GrpoStepper::update() {
   if (!update_)
-    update_ = std::make_unique<UpdateProgram>(
-        "grpo", memory_, config_.update_spec(),
-        programs_spec_.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off);
+    update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec(),
+                                              config_.fp8_update());
   return *update_;
 }
 

@@ -58,7 +58,6 @@ class GrpoStepper {
   int64_t micro_tokens() const { return micro_tokens_; }
   void set_micro_tokens(int64_t n) { micro_tokens_ = n; }
   void set_logits_bytes(int64_t n) { programs_->set_logits_bytes(n); }
-  const Memory& memory() const { return memory_; }
   RolloutSpec rollout_spec(int64_t step) const;
 
  private:

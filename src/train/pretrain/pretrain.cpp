@@ -4,6 +4,7 @@
 #include "data/shards.h"
 #include "data/validation_batches.h"
 #include "formats/run_folder.h"
+#include "optim/fp8_scales.h"
 #include "sys/error.h"
 #include "train/pretrain/batch_shape.h"
 
@@ -62,16 +63,13 @@ class PretrainTask : public Task {
     }
     make_loader(cursor_for(shape_.T));
     prepare_programs();
-    if (programs_->spec().fp8) programs_->set_fp8_sites(fp8_sites_of(saved));
   }
 
   nlohmann::json save() const override {
-    nlohmann::json j{{"cursor", cursor_to_json(cursor_)},
-                     {"cursor_seq", cursor_seq_},
-                     {"data", data_},
-                     {"batches", batches_}};
-    if (programs_->spec().fp8) j["fp8_scales"] = to_json(programs_->fp8_sites());
-    return j;
+    return {{"cursor", cursor_to_json(cursor_)},
+            {"cursor_seq", cursor_seq_},
+            {"data", data_},
+            {"batches", batches_}};
   }
 
   std::optional<StepReport> step(StepContext& c) override {

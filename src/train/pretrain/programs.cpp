@@ -1,5 +1,6 @@
 #include "train/pretrain/programs.h"
 
+#include "optim/fp8_scales.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
@@ -68,21 +69,6 @@ Programs::Programs(const ProgramSpec& s, Memory& memory)
               s.fp8 ? UpdateProgram::Fp8::on : UpdateProgram::Fp8::off) {
   if (s.fp8) expect_fp8(memory.backend);
   reshape(s);
-  if (s.fp8) sites_ = {memory.state, "fp8.sites"};
-}
-
-int64_t Programs::used_sites() { return spec_.fp8 ? first_program().tape().fp8->sites : 0; }
-
-std::vector<Fp8Site> Programs::fp8_sites() {
-  std::vector<Fp8Site> sites(static_cast<size_t>(used_sites()));
-  if (spec_.fp8) sites_.download_part(0, sites);
-  return sites;
-}
-
-void Programs::set_fp8_sites(std::span<const Fp8Site> sites) {
-  if (int64_t(sites.size()) != used_sites())
-    fail("fp8", "expected the scales of {} tensors, got {}", used_sites(), sites.size());
-  if (spec_.fp8) sites_.upload_part(0, sites);
 }
 
 void Programs::reshape(const ProgramSpec& s) {

@@ -2,7 +2,6 @@
 // a step overwrites the gradients, the next add to them), update and evaluate.
 #pragma once
 
-#include "optim/fp8_scales.h"
 #include "optim/update_program.h"
 #include "train/logprob_programs.h"
 
@@ -56,9 +55,6 @@ class Programs {
   // The other terms of that batch that validation reports.
   const std::vector<LossValue>& evaluated_terms() const { return programs_.evaluated_terms(); }
   const ProgramSpec& spec() const { return spec_; }
-  // The state of all scales between two steps, for checkpoints; empty without fp8.
-  std::vector<Fp8Site> fp8_sites();
-  void set_fp8_sites(std::span<const Fp8Site>);  // as many as fp8_sites() gives
   // For tests and profiling: the programs that micro() and update() run, and their inputs alone.
   Exec& first_program() { return programs_.program(shape(), LogprobPrograms::Kind::nll_first); }
   Exec& next_program() { return programs_.program(shape(), LogprobPrograms::Kind::nll_next); }
@@ -68,12 +64,10 @@ class Programs {
  private:
   BatchView view(const Batch& b, bool documents) const { return {b, spec_.B, spec_.T, documents}; }
   LogprobPrograms::Key shape() const { return {spec_.B, spec_.T, 0, spec_.documents}; }
-  int64_t used_sites();  // of fp8
 
   ProgramSpec spec_;
   LogprobPrograms programs_;
   UpdateProgram update_;
-  StateRef<Fp8Site> sites_;  // absent without fp8
   Profile* profile_ = nullptr;
 };
 
