@@ -34,6 +34,7 @@ struct UpdateSpec {
   MuonConfig muon = {};
   // How far an update moves the selection biases of routers (BalanceBiasArgs); 0: not at all.
   float balance_rate = 0;
+  bool tied_head = false;  // the head and the token table are one matrix: see optim/tied_head.h
 
   // A note about all numbers of groups that the store lacks; empty: there are none.
   std::string oddity(const ParamStore&) const;

@@ -7,6 +7,8 @@
 #include <limits>
 #include <numbers>
 
+#include <fmt/ranges.h>
+
 #include "sys/error.h"
 
 namespace hearth::inline optim {
@@ -83,7 +85,8 @@ std::string RateConfig::change(int64_t before, int64_t total, int64_t step) cons
 }
 
 template <class T>
-StepsOf<T> StepsOf<T>::parse(std::string_view text, std::string_view where, int64_t total) {
+StepsOf<T> StepsOf<T>::parse(std::string_view text, std::string_view where, int64_t total,
+                             std::span<const std::string_view> names) {
   StepsOf r;
   const auto read = [&](std::string_view s, auto n) {
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), n);
@@ -98,6 +101,14 @@ StepsOf<T> StepsOf<T>::parse(std::string_view text, std::string_view where, int6
     if (percent > 100) fail_usage(where, "expected steps of at most 100%, got '{}'", text);
     return (percent * total + 50) / 100;
   };
+  const auto value_of = [&](std::string_view s) {
+    if (names.empty()) return read(s, T(0));
+    const auto at = std::ranges::find(names, s);
+    if (at == names.end())
+      fail_usage(where, "expected {0} or a schedule STEP:NAME,STEP:NAME,.. of {0}, got '{1}'",
+                 fmt::join(names, " or "), text);
+    return T(at - names.begin());
+  };
   std::string_view rest = text;
   for (bool more = true; more;) {
     const size_t comma = rest.find(',');
@@ -107,7 +118,7 @@ StepsOf<T> StepsOf<T>::parse(std::string_view text, std::string_view where, int6
     const size_t colon = item.find(':');
     const bool plain = colon == std::string_view::npos;
     const int64_t step = plain ? 0 : step_of(item.substr(0, colon));
-    const T value = read(plain ? item : item.substr(colon + 1), T(0));
+    const T value = value_of(plain ? item : item.substr(colon + 1));
     // In a short run two percentages may be the same step: the later one counts.
     const bool share = !plain && item[colon - 1] == '%';
     if (share && !r.changes_.empty() && r.changes_.back().first == step)

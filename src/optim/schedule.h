@@ -55,11 +55,13 @@ struct RateConfig {
 };
 
 // A number of 0 or more that changes at given steps: "8192" or "0:8192,1000:65536". A step may be a
-// percentage of the run's `total` steps: "0:8192,50%:65536".
+// percentage of the run's `total` steps: "0:8192,50%:65536". With `names`, these stand for the
+// numbers from 0 on: "0:tied,50%:untied".
 template <class T>
 class StepsOf {
  public:
-  static StepsOf parse(std::string_view text, std::string_view where, int64_t total);
+  static StepsOf parse(std::string_view text, std::string_view where, int64_t total,
+                       std::span<const std::string_view> names = {});
   T at(int64_t step) const;
   std::span<const std::pair<int64_t, T>> changes() const { return changes_; }
 

@@ -2,6 +2,7 @@
 
 #include "ops/moe.h"
 #include "ops/ops.h"
+#include "optim/tied_head.h"
 
 namespace hearth::inline optim {
 namespace {
@@ -38,6 +39,7 @@ void make_training_buffers(ParamStore& store, const UpdateSpec& spec) {
 
 void record_update(Tape& t, ParamStore& store, Var loss, const UpdateSpec& spec) {
   store.declare(slots_of(spec));
+  if (spec.tied_head) record_tied_gradient(t, store);
   const Var grads = t.flat(store, Part::grad, {});
   const Var squares = t.temp({1}, t.acc()), parts = t.temp({row_parts}, t.acc());
   const Var gate = t.state("update", {int64_t(sizeof(UpdateState))}, DType::u8);
@@ -52,6 +54,9 @@ void record_update(Tape& t, ParamStore& store, Var loss, const UpdateSpec& spec)
   t.push(kernel_op<&Kernels::gate_update>("gate_update", decide), {squares, loss, values, gate},
          {gate});
   for (const Optimizer& o : make_optimizers(spec)) o.record(t, store, {gate, values});
+  // The table's own update, without a gradient, is overwritten. Where the gate said skip, both are
+  // as equal as before.
+  if (spec.tied_head) record_tied_copy(t, store, TiedSide::head);
   record_balance(t, store, gate, spec.balance_rate);
 }
 

@@ -11,7 +11,8 @@ namespace hearth::inline optim {
 void make_training_buffers(ParamStore&, const UpdateSpec&);
 
 // Reads the gradients, "scalars" and `loss`, and keeps UpdateState in "update". Declares the
-// optimizer's state in the store if that has not been done yet.
+// optimizer's state in the store if that has not been done yet. With a tied head it also changes
+// the gradients of both matrices.
 void record_update(Tape&, ParamStore&, Var loss, const UpdateSpec&);
 
 }  // namespace hearth::inline optim

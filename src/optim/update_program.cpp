@@ -1,21 +1,33 @@
 #include "optim/update_program.h"
 
 #include "ops/ops.h"
+#include "optim/tied_head.h"
 
 namespace hearth::inline optim {
 
 UpdateProgram::UpdateProgram(const std::string& name, Memory& memory, const UpdateSpec& spec,
                              Fp8 fp8)
-    : memory_(memory) {
-  Tape t(memory.params->dtype(), name);
-  const std::string losses = t.loss_buffer;
-  record_update(t, *memory.params, t.rows(t.loss_values(), 0, 1), spec);
-  if (fp8 == Fp8::on) advance_fp8_sites(t);
-  exec_ = std::make_unique<Exec>(std::move(t), memory);
-  losses_ = {memory.state, losses};
+    : name_(name), memory_(memory), spec_(spec), fp8_(fp8), exec_(record()) {
+  losses_ = {memory.state, exec_->tape().loss_buffer};
   scalars_ = {memory.state, "scalars"};
   state_ = {memory.state, "update"};
   if (fp8 == Fp8::on) sites_ = {memory.state, "fp8.sites"};
+}
+
+std::unique_ptr<Exec> UpdateProgram::record() const {
+  Tape t(memory_.params->dtype(), name_);
+  record_update(t, *memory_.params, t.rows(t.loss_values(), 0, 1), spec_);
+  if (fp8_ == Fp8::on) advance_fp8_sites(t);
+  return std::make_unique<Exec>(std::move(t), memory_);
+}
+
+void UpdateProgram::tie_head(bool tied) {
+  if (tied != spec_.tied_head) {
+    spec_.tied_head = tied;
+    std::swap(exec_, other_);
+    if (!exec_) exec_ = record();
+  }
+  if (tied) tie_now(memory_, TiedSide::head);
 }
 
 void UpdateProgram::run(const Scalars& s, Profile* profile) {

@@ -18,6 +18,10 @@ class UpdateProgram {
   // ends the step of the scales: see AdvanceFp8Args.
   UpdateProgram(const std::string& name, Memory&, const UpdateSpec&, Fp8 = Fp8::off);
 
+  // Ties the head to the token table, which becomes a copy of it, or unties it, from here on. Both
+  // programs are kept, since the device may still run one of them.
+  void tie_head(bool tied);
+
   // An update is skipped where the loss or the gradient is not finite.
   void run(const Scalars&, Profile* = nullptr);
   double loss() const;
@@ -31,8 +35,13 @@ class UpdateProgram {
   Exec& exec() { return *exec_; }
 
  private:
-  const Memory& memory_;
-  std::unique_ptr<Exec> exec_;
+  std::unique_ptr<Exec> record() const;
+
+  const std::string name_;
+  Memory& memory_;
+  UpdateSpec spec_;
+  const Fp8 fp8_;
+  std::unique_ptr<Exec> exec_, other_;  // for spec_, and with the head the other way
   StateRef<Fp8Site> sites_;
   StateRef<float> losses_;  // the terms of the loss
   StateRef<Scalars> scalars_;

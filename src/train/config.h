@@ -173,7 +173,7 @@ struct TrainConfig : RunConfig {
   std::string tokenizer;
   int64_t batch = 0;
   std::string seq = "0", tokens_per_step = "0";
-  std::string window_schedule, long_window_schedule;
+  std::string window_schedule, long_window_schedule, head_schedule;
   std::string mtp_loss_schedule, further_loss_schedule;
   LoaderSpec::Order order = LoaderSpec::Order::sequential;
   bool document_mask = false;
@@ -210,6 +210,9 @@ struct TrainConfig : RunConfig {
       "the same in all steps");
     v("long_window_schedule", long_window_schedule,
       "the same for the layers that --window-pattern marks L; ends at --long-window");
+    v("head_schedule", head_schedule,
+      "whether an untied head is tied to the token embedding, by step: 0:tied,67%:untied; empty: "
+      "never");
     visit_run(v);
     losses.visit(v);
     v("mtp_loss_schedule", mtp_loss_schedule,

@@ -6,6 +6,7 @@
 #include "cpu/reference/reference.h"
 #include "cuda_case.h"
 #include "formats/fields.h"
+#include "optim/tied_head.h"
 #include "optim/update.h"
 
 namespace hearth {
@@ -26,10 +27,14 @@ std::vector<ParamSpec> odd_sizes() {
 struct Update {
   Update(Backend& b, DType dtype, OptimizerKind kind, bool offload = false,
          std::vector<ParamSpec> params = odd_sizes())
+      : Update(b, dtype, UpdateSpec{.optimizer = kind}, offload, std::move(params)) {}
+  Update(Backend& b, DType dtype, const UpdateSpec& spec, bool offload,
+         std::vector<ParamSpec> params)
       : store(b, std::move(params), dtype, offload), memory(b, &store) {
     store.initialise(3);
     Tape t(dtype);
-    record_update(t, store, t.result("loss", {1}, t.acc()), {.optimizer = kind});
+    record_update(t, store, t.result("loss", {1}, t.acc()), spec);
+    if (spec.tied_head) tie_now(memory, TiedSide::head);
     Exec exec(std::move(t), memory);
     for (int step = 0; step < 3; ++step) {
       for (const ParamSpec& p : store.specs()) {
@@ -117,6 +122,34 @@ TEST(CudaOptimizers, GiveTheSameBitsFromTheHostsMemory) {
       for (const Part p : parts_of(near.store))
         EXPECT_EQ(near.flat(p), far.flat(p)) << near.store.name(p);
     }
+}
+
+// The second and later steps are replays of a graph.
+TEST(CudaOptimizers, KeepATiedHeadAndItsTableEqual) {
+  HEARTH_NEEDS_A_CARD();
+  const std::vector<ParamSpec> params{{"m", {7, 13}, Init::uniform(1), Group::matrix},
+                                      {"embed.weight", {9, 5}, Init::uniform(1), Group::embedding},
+                                      {"head.weight", {9, 5}, Init::uniform(1), Group::head}};
+  for (size_t i = 0; i < known_optimizers.size(); ++i)
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool offload : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} {}{}", known_optimizers[i].name, to_string(dtype),
+                                 offload ? " offloaded" : ""));
+        const UpdateSpec spec{.optimizer = OptimizerKind(i), .tied_head = true};
+        Update u(card(), dtype, spec, offload, params);
+        std::vector<Part> parts = parts_of(u.store);
+        if (u.store.has_master()) parts.push_back(Part::master);
+        for (const Part p : parts) {
+          if (!u.store.has(p, u.store.specs()[2])) continue;
+          EXPECT_EQ(cases::read(card(), u.store.get(p, "head.weight")),
+                    cases::read(card(), u.store.get(p, "embed.weight")))
+              << u.store.name(p);
+        }
+        ParamStore start(card(), params, dtype);
+        start.initialise(3);
+        EXPECT_NE(u.store.values(Part::weight, "head.weight"),
+                  start.values(Part::weight, "head.weight"));
+      }
 }
 
 // The same codes as the CPU's kernel: both compute in fp32, up to the contraction of products and

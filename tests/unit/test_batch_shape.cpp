@@ -133,6 +133,36 @@ TEST(BatchShapes, WeightsFollowTheirSchedules) {
   EXPECT_EQ(message_of(shapes), "[--mtp-loss-schedule] expected weights above 0, got 0 at step 0");
 }
 
+// A change of the head is one of the shape, so the update program follows it.
+TEST(BatchShapes, TheHeadFollowsItsSchedule) {
+  TrainConfig c;
+  c.steps = 30;
+  c.batch = 2, c.seq = "0:16,4:32", c.head_schedule = "0:tied,4:untied,50%:tied";
+  ModelConfig model{.vocab = 64, .context = 64, .layers = 2, .dim = 16, .heads = 2};
+  model.tied = false;
+  const auto shapes = [&] {
+    return batch_shapes(model.resolve(), c, MemoryBudget(int64_t(1) << 40), HeadSpec{}.chunk_bytes);
+  };
+  const std::vector<BatchShape> all = shapes();
+  EXPECT_EQ(all, (std::vector<BatchShape>{{0, 2, 16, 1, -1, -1, -1, -1, true},
+                                          {4, 1, 32, 1, -1, -1, -1, -1, false},
+                                          {15, 1, 32, 1, -1, -1, -1, -1, true}}));
+  for (const BatchShape& s : all)
+    EXPECT_EQ(program_spec(model, c, s, HeadSpec{}.chunk_bytes).update.tied_head, s.tied);
+  model.zero_head = true;
+  EXPECT_EQ(message_of(shapes),
+            "[--head-schedule] a run that begins tied begins with the token embedding as its head, "
+            "so zero_head has no effect: set --zero-head=false");
+  c.model = "trained";
+  EXPECT_EQ(shapes(), all);
+  c.model = {}, c.head_schedule = "0:untied,4:tied";
+  EXPECT_EQ(shapes().size(), 2u);
+  model.zero_head = false, model.tied = true;
+  EXPECT_EQ(message_of(shapes),
+            "[--head-schedule] needs a model with a head of its own (--tied=false); this one is "
+            "tied at all times");
+}
+
 TEST(BatchShapes, NamesTheBatchThatDoesNotDivideAStep) {
   const auto message = [](int64_t batch, const std::string& seq, const std::string& tokens) {
     try {

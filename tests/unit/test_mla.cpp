@@ -248,7 +248,8 @@ TEST(LatentEngine, ModulesDraftOverLatents) {
       EXPECT_GT(e.stats().drafted, 20);
       return std::pair(expansions, e.stats().steps);
     };
-    // The layers of the model and the first module read the prompt; the last module stores its rows.
+    // The layers of the model and the first module read the prompt; the last module stores its
+    // rows.
     EXPECT_EQ(counted(false).first, c.layers + 1);
     const auto [made, steps] = counted(true);
     EXPECT_EQ(made, steps * c.layers + 1);

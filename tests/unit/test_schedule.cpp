@@ -1,10 +1,12 @@
 // Learning-rate schedules and stepwise numbers.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "optim/schedule.h"
 #include "sys/error.h"
+#include "unit/message_of.h"
 
 namespace hearth {
 namespace {
@@ -63,6 +65,20 @@ TEST(Schedule, ADecayMayBeAShareOfTheRun) {
   EXPECT_THROW(c.check_rate(10), Error);
   c.decay_steps = 0, c.decay_share = 0;
   EXPECT_THROW(c.check_rate(340), Error);
+}
+
+TEST(Schedule, StepsMayHaveNames) {
+  constexpr std::array<std::string_view, 2> names{"off", "on"};
+  const Steps s = Steps::parse("0:on,50%:off,20:on", "test", 30, names);
+  EXPECT_EQ(s.at(14), 1);
+  EXPECT_EQ(s.at(15), 0);
+  EXPECT_EQ(s.at(20), 1);
+  EXPECT_EQ(Steps::parse("on", "test", 30, names).at(5), 1);
+  for (const char* bad : {"", "1", "0:1", "0:On", "0:on,", "0:off,5"})
+    EXPECT_THROW(Steps::parse(bad, "test", 30, names), Error) << bad;
+  EXPECT_EQ(message_of([&] { Steps::parse("0:onn", "test", 30, names); }),
+            "[test] expected off or on or a schedule STEP:NAME,STEP:NAME,.. of off or on, got "
+            "'0:onn'");
 }
 
 TEST(Schedule, StepsMayBeSharesOfTheRun) {

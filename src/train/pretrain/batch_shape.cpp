@@ -68,6 +68,23 @@ std::array<WeightSchedule, 2> weight_schedules(const TrainConfig& c) {
             c.losses.further_loss, c.dtype != TrainDType::fp8, c.steps}}};
 }
 
+Steps ties_of(const TrainConfig& c) {
+  static constexpr std::array<std::string_view, 2> names{"untied", "tied"};
+  return Steps::parse(c.head_schedule.empty() ? names[0] : c.head_schedule, "--head-schedule",
+                      c.steps, names);
+}
+void check_ties(const ModelConfig& model, const TrainConfig& c) {
+  if (c.head_schedule.empty()) return;
+  if (model.tied)
+    fail_usage(
+        "--head-schedule",
+        "needs a model with a head of its own (--tied=false); this one is tied at all times");
+  if (model.zero_head && c.model.empty() && ties_of(c).at(0))
+    fail_usage("--head-schedule",
+               "a run that begins tied begins with the token embedding as its head, so zero_head "
+               "has no effect: set --zero-head=false");
+}
+
 Steps lengths_of(const TrainConfig& c) { return Steps::parse(c.seq, "--seq", c.steps); }
 Steps tokens_of(const TrainConfig& c) {
   return Steps::parse(c.tokens_per_step, "--tokens-per-step", c.steps);
@@ -91,6 +108,7 @@ BatchShape shape_at(const ModelConfig& model, const TrainConfig& c, int64_t step
   s.mtp_loss = weights[0].at(step), s.further_loss = weights[1].at(step);
   // --batch counts sequences of the first length; other lengths keep a micro-batch's tokens.
   if (c.batch) s.B = std::max<int64_t>(1, c.batch * length_at(0) / s.T);
+  s.tied = ties_of(c).at(step) == 1;
   int64_t tokens = totals.at(step);
   // Of one micro-batch. If --batch is 0 too, it has one sequence: only runs that earlier versions
   // began get here so.
@@ -139,6 +157,8 @@ int64_t default_eval_tokens(int64_t tokens_per_step) {
 
 ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s,
                          int64_t logits_bytes) {
+  UpdateSpec update = c.update_spec();
+  update.tied_head = s.tied;
   ModelConfig now = model;
   if (s.window >= 0) now.window = s.window;
   if (s.long_window >= 0) now.long_window = s.long_window;
@@ -156,7 +176,7 @@ ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const B
           .documents = c.document_mask,
           .eval_documents = c.document_mask || c.eval_documents,
           .accumulates = s.micro_batches > 1,
-          .update = c.update_spec(),
+          .update = update,
           .losses = losses,
           .logits_bytes = logits_bytes};
 }
@@ -167,8 +187,9 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
   if (c.offload && !budget.host_offload())
     fail_usage(where, "--offload needs a GPU; this run is on the CPU");
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
+  check_ties(model, c);
   std::set<int64_t> steps;
-  for (const Steps& s : {lengths_of(c), tokens_of(c)})
+  for (const Steps& s : {lengths_of(c), tokens_of(c), ties_of(c)})
     for (const auto& [first, value] : s.changes()) steps.insert(first);
   for (const WindowSchedule& w : window_schedules(model, c)) {
     w.check();

@@ -12,12 +12,13 @@
 namespace hearth::inline train {
 
 // How the tokens of a step are divided into micro-batches, from `first_step` on, and the attention
-// windows and the weights of losses of these steps.
+// windows and the weights of losses of these steps, and whether their head is tied.
 struct BatchShape {
   int64_t first_step = 0;
   int64_t B = 1, T = 1, micro_batches = 1;
   int64_t window = -1, long_window = -1;   // -1: the model's
   float mtp_loss = -1, further_loss = -1;  // -1: those of LossConfig
+  bool tied = false;
   bool operator==(const BatchShape&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include "data/validation_batches.h"
 #include "formats/run_folder.h"
 #include "optim/fp8_scales.h"
+#include "optim/tied_head.h"
 #include "sys/error.h"
 #include "train/pretrain/batch_shape.h"
 
@@ -45,6 +46,7 @@ class PretrainTask : public Task {
     state.logits_bytes = logits_bytes_;
     cursor_seq_ = shape_.T;
     make_loader(cursor_);
+    if (shape_.tied && config_.model.empty()) tie_now(model_.memory, TiedSide::table);
     prepare_programs();
   }
 
@@ -141,7 +143,8 @@ class PretrainTask : public Task {
                                      {"--window-schedule", &config_.window_schedule},
                                      {"--long-window-schedule", &config_.long_window_schedule},
                                      {"--mtp-loss-schedule", &config_.mtp_loss_schedule},
-                                     {"--further-loss-schedule", &config_.further_loss_schedule}})
+                                     {"--further-loss-schedule", &config_.further_loss_schedule},
+                                     {"--head-schedule", &config_.head_schedule}})
       if (text->find('%') != text->npos)
         fail_usage("--steps",
                    "this run's {} is in shares of its {} steps, so the run cannot be made longer; "
@@ -219,7 +222,7 @@ class PretrainTask : public Task {
     return counts_others ? cursor_.next_epoch() : cursor_;
   }
 
-  // Applies the schedules of batches, lengths, windows and weights of losses.
+  // Applies the schedules of batches, lengths, windows, weights of losses and the head.
   void follow_schedules(int64_t step) {
     const BatchShape& next = shape_at(step);
     if (next == shape_) return;

@@ -78,6 +78,7 @@ void Programs::reshape(const ProgramSpec& s) {
   first_program();
   if (s.accumulates) next_program();
   programs_.program({s.B, s.T, 0, s.eval_documents}, LogprobPrograms::Kind::nll_eval);
+  update_.tie_head(s.update.tied_head);
 }
 
 double Programs::evaluate(const Batch& b) {

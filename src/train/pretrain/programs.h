@@ -36,9 +36,9 @@ class Programs {
  public:
   // Records the programs of the spec's batches.
   Programs(const ProgramSpec&, Memory&);
-  // The same for a spec with another batch shape, other attention windows or other weights of
-  // losses of further tokens and else the same.
-  // The programs of earlier shapes stay in the cache.
+  // The same for a spec with another batch shape, other attention windows, other weights of losses
+  // of further tokens or another tied_head, and else the same. The programs of earlier shapes stay
+  // in the cache.
   void reshape(const ProgramSpec&);
 
   void micro(const Batch& b, const Scalars& s, bool first) {
