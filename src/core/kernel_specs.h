@@ -25,8 +25,8 @@ struct GemmSpec {
   // another. More than one only without act, bias and aux.
   int64_t batch = 1;
   // Every product of the batch is symmetric, and so is its prior: a kernel may compute half of it
-  // and mirror it. a and b are then the same memory. With neither ta nor tb, or with both, a itself
-  // is symmetric.
+  // and mirror it. Either a and b are the same memory, and with neither ta nor tb, or with both, a
+  // itself is symmetric; or they are symmetric matrices that commute, with neither.
   bool symmetric = false;
 
   // fp8 only: the GPU may keep sums of products in fewer bits, which is faster.

@@ -61,6 +61,20 @@ namespace {
 constexpr int64_t shared_limit_small_c = 1 << 20, shared_limit = 24 << 20, small_c = 1 << 20;
 constexpr int64_t short_tile_limit = 1024;  // extent of the shorter side of c per task, at most
 constexpr int64_t tasks_per_thread = 4;
+constexpr int64_t symmetric_strips = 16;    // of a symmetric c: n compute (n + 1) / 2n of it
+constexpr int64_t batch_memory = 64 << 20;  // of threads that compute whole products, at most
+
+// Copies what lies below the diagonal in rows [begin, end) and columns [col, col_end) to above it,
+// in blocks whose lines stay in L1.
+template <class T>
+void mirror(T* c, int64_t ld, int64_t begin, int64_t end, int64_t col, int64_t col_end) {
+  constexpr int64_t block = 16;
+  for (int64_t r = begin; r < end; r += block)
+    for (int64_t k = col; k < std::min(col_end, r + block); k += block)
+      for (int64_t i = k; i < std::min(k + block, col_end); ++i)
+        for (int64_t j = std::max(r, i + 1); j < std::min(r + block, end); ++j)
+          c[i * ld + j] = c[j * ld + i];
+}
 
 // One side of c: its operand, its extent and how tasks divide it.
 struct Side {
@@ -73,7 +87,7 @@ struct Side {
 };
 
 struct Job {
-  const GemmProblem& g;
+  GemmProblem g;
   const GemmTable& table;
   const GemmKernel& kernel;
   Side along, across;  // the longer and the shorter side of c
@@ -82,7 +96,8 @@ struct Job {
   std::byte* shared = nullptr;
   std::byte* workers = nullptr;  // one private block per worker
   float* sums = nullptr;         // accumulators of all tasks, if k takes several rounds
-  int64_t worker_bytes = 0, strip_bytes = 0;
+  int64_t shared_bytes = 0, worker_bytes = 0, strip_bytes = 0;
+  int worker_count = 1;
 
   int64_t tasks() const { return along.tiles() * across.tiles(); }
   // The padding avoids rows a power of two apart, which would share few cache sets.
@@ -106,7 +121,14 @@ struct Job {
     return shared + block * packed_bytes(across.padded(), kernel.k_block) + packed_bytes(at, k);
   }
 
-  void pack_shared(Threads& threads, int64_t k0, int64_t k1) const {
+  // Without threads, the caller is the only worker.
+  template <class Body>
+  static void each(Threads* threads, int64_t pieces, Body body) {
+    if (threads) return threads->run(pieces, std::ref(body));
+    for (int64_t i = 0; i < pieces; ++i) body(i, 0);
+  }
+
+  void pack_shared(Threads* threads, int64_t k0, int64_t k1) const {
     const int64_t blocks = std::max<int64_t>(1, ceil_div(k1 - k0, kernel.k_block));
     const int64_t group = round_up(128, across.panel), groups = ceil_div(across.extent, group);
     auto pack = [&](int64_t piece, int) {
@@ -116,13 +138,33 @@ struct Job {
       across.pack(shared_block(block, at, length), part(across, at, k),
                   std::min(group, across.extent - at), length);
     };
-    threads.run(blocks * groups, std::ref(pack));
+    each(threads, blocks * groups, pack);
+  }
+
+  // The tile of a symmetric c that begins at (row, col), of which acc has rows from the diagonal
+  // on: writes what is not above the diagonal, and its mirror image. So every element has one
+  // writer.
+  void finish_symmetric(float* acc, int64_t ld, int64_t row, int64_t col, int64_t rows,
+                        int64_t cols) const {
+    const int64_t corner = std::clamp<int64_t>(col + cols - row, 0, rows);
+    for (int64_t i = 0; i < corner; ++i)
+      table.finish(g, acc + i * ld, ld, row + i, col, 1, row + i - col + 1);
+    table.finish(g, acc + corner * ld, ld, row + corner, col, rows - corner, cols);
+    if (g.c_type == DType::bf16)
+      mirror(static_cast<uint16_t*>(g.c), g.ldc, row, row + rows, col, col + cols);
+    else
+      mirror(static_cast<uint32_t*>(g.c), g.ldc, row, row + rows, col, col + cols);
   }
 
   void task(int64_t task, int worker, int64_t k0, int64_t k1) const {
     const int64_t s = task % across.tiles() * across.tile, l = task / across.tiles() * along.tile;
     const int64_t s_count = std::min(across.tile, across.extent - s);
     const int64_t l_count = std::min(along.tile, along.extent - l);
+    // Rows above the diagonal block of a symmetric c, whose rows are `across`; whole panels of them
+    // are left out.
+    const int64_t above = g.symmetric ? std::clamp<int64_t>(l - s, 0, s_count) : 0;
+    if (above == s_count) return;
+    const int64_t from = above / kernel.mr * kernel.mr;
     std::byte* strip = workers + worker * worker_bytes;
     float* acc =
         one_round() ? reinterpret_cast<float*>(strip + strip_bytes) : sums + task * tile_elements();
@@ -132,11 +174,16 @@ struct Job {
          k += kernel.k_block, ++block) {
       const int64_t length = std::min<int64_t>(kernel.k_block, k1 - k);
       along.pack(strip, part(along, l, k), l_count, length);
-      const std::byte* other = shared_block(block, s, length);
-      kernel.multiply(acc, ld, along_n ? other : strip, along_n ? strip : other, rows, cols, length,
-                      k == 0);
+      const std::byte* other = shared_block(block, s + from, length);
+      kernel.multiply(acc + from * ld, ld, along_n ? other : strip, along_n ? strip : other,
+                      rows - from, cols, length, k == 0);
     }
-    if (k1 == g.k) table.finish(g, acc, ld, along_n ? s : l, along_n ? l : s, rows, cols);
+    if (k1 != g.k) return;
+    const int64_t row = along_n ? s : l, col = along_n ? l : s;
+    if (g.symmetric)
+      finish_symmetric(acc + above * ld, ld, row + above, col, rows - above, cols);
+    else
+      table.finish(g, acc, ld, row, col, rows, cols);
   }
 
   void choose_tiles(int threads) {
@@ -150,33 +197,65 @@ struct Job {
       strips = std::max(strips, ceil_div(tasks_per_thread * threads, cuts));
       strips = round_up(strips, threads);
     }
+    if (g.symmetric) strips = std::max(strips, symmetric_strips);
     along.tile = round_up(ceil_div(along.extent, strips), along.panel);
     const int64_t limit = g.m * g.n * 4 <= small_c ? shared_limit_small_c : shared_limit;
     const int64_t shared_k = limit / (across.padded() * kernel.element_bytes);
     super_k = std::max<int64_t>(1, shared_k / kernel.k_block) * kernel.k_block;
   }
 
-  void run(Threads& threads, Scratch& scratch) {
-    choose_tiles(threads.count());
+  // Divides the work for these many threads; returns the bytes of memory that run() needs.
+  int64_t divide(int threads) {
+    choose_tiles(threads);
+    worker_count = threads;
     const int64_t round_k = std::min(super_k, round_up(g.k, kernel.k_block));
-    const int64_t shared_bytes = round_up(packed_bytes(across.padded(), round_k), 64);
+    shared_bytes = round_up(packed_bytes(across.padded(), round_k), 64);
     const int64_t acc_bytes = round_up(tile_elements() * 4, 64);
     strip_bytes = round_up(packed_bytes(along.tile, std::min<int64_t>(g.k, kernel.k_block)), 64);
     worker_bytes = strip_bytes + (one_round() ? acc_bytes : 0);
     const int64_t sums_bytes = one_round() ? 0 : tasks() * tile_elements() * 4;
-    shared = scratch.get(shared_bytes + threads.count() * worker_bytes + sums_bytes);
+    return shared_bytes + threads * worker_bytes + round_up(sums_bytes, 64);
+  }
+
+  // threads: as many as divide() was told, or null for one.
+  void run(Threads* threads, std::byte* memory) {
+    shared = memory;
     workers = shared + shared_bytes;
-    sums = reinterpret_cast<float*>(workers + threads.count() * worker_bytes);
+    sums = reinterpret_cast<float*>(workers + worker_count * worker_bytes);
     int64_t k0 = 0;
     do {
       const int64_t k1 = std::min(g.k, k0 + super_k);
       pack_shared(threads, k0, k1);
-      auto body = [&, k0](int64_t piece, int worker) { task(piece, worker, k0, k1); };
-      threads.run(tasks(), std::ref(body));
+      each(threads, tasks(), [&](int64_t piece, int worker) { task(piece, worker, k0, k1); });
       k0 = k1;
     } while (k0 < g.k);
   }
 };
+
+Job job_of(const GemmTable& table, const GemmProblem& g) {
+  const GemmKernel& kernel = g.ab_type == DType::bf16 ? table.bf16 : table.f32;
+  const Side m_side{
+      .operand = {g.a, g.lda, g.ta}, .pack = kernel.pack_a, .extent = g.m, .panel = kernel.mr};
+  const Side n_side{
+      .operand = {g.b, g.ldb, !g.tb}, .pack = kernel.pack_b, .extent = g.n, .panel = kernel.nr};
+  const bool along_n = g.n >= g.m;
+  return {.g = g,
+          .table = table,
+          .kernel = kernel,
+          .along = along_n ? n_side : m_side,
+          .across = along_n ? m_side : n_side,
+          .along_n = along_n};
+}
+
+// The i-th product of a batch.
+GemmProblem product_of(GemmProblem g, int64_t i) {
+  const int64_t c = i * g.m * g.ldc * size_of(g.c_type);
+  g.a = static_cast<const std::byte*>(g.a) + i * (g.ta ? g.k : g.m) * g.lda * size_of(g.ab_type);
+  g.b = static_cast<const std::byte*>(g.b) + i * (g.tb ? g.n : g.k) * g.ldb * size_of(g.ab_type);
+  g.c = static_cast<std::byte*>(g.c) + c;
+  if (g.residual) g.residual = static_cast<const std::byte*>(g.residual) + c;
+  return g;
+}
 
 // Few rows, and b as (n, k): b is read unpacked. A task is a range of its rows, so that a core
 // reads memory in order; it is multiplied strip by strip, so that the sums stay in the cache.
@@ -220,6 +299,14 @@ void check(const GemmProblem& g) {
       g.ldc < g.n)
     fail("gemm", "expected leading dimensions that hold m {} n {} k {}, got lda {} ldb {} ldc {}",
          g.m, g.n, g.k, g.lda, g.ldb, g.ldc);
+  if (g.symmetric && (g.m != g.n || g.bias || g.hook))
+    fail("gemm", "expected a symmetric product that is square and has no bias and no hook");
+}
+
+// The kernel for products with few rows; null where it does not apply.
+const GemmFew* few_of(const GemmTable& table, const GemmProblem& g) {
+  const GemmFew& few = (g.ab_type == DType::bf16 ? table.bf16 : table.f32).few;
+  return !g.ta && g.tb && g.m <= few.rows ? &few : nullptr;
 }
 
 }  // namespace
@@ -227,21 +314,29 @@ void check(const GemmProblem& g) {
 void gemm(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmProblem& g) {
   check(g);
   if (g.m == 0 || g.n == 0) return;
-  const GemmKernel& kernel = g.ab_type == DType::bf16 ? table.bf16 : table.f32;
-  if (!g.ta && g.tb && g.m <= kernel.few.rows)
-    return run_few(threads, scratch, table, kernel.few, g);
-  const Side m_side{
-      .operand = {g.a, g.lda, g.ta}, .pack = kernel.pack_a, .extent = g.m, .panel = kernel.mr};
-  const Side n_side{
-      .operand = {g.b, g.ldb, !g.tb}, .pack = kernel.pack_b, .extent = g.n, .panel = kernel.nr};
-  const bool along_n = g.n >= g.m;
-  Job job{.g = g,
-          .table = table,
-          .kernel = kernel,
-          .along = along_n ? n_side : m_side,
-          .across = along_n ? m_side : n_side,
-          .along_n = along_n};
-  job.run(threads, scratch);
+  if (const GemmFew* few = few_of(table, g)) return run_few(threads, scratch, table, *few, g);
+  Job job = job_of(table, g);
+  job.run(&threads, scratch.get(job.divide(threads.count())));
+}
+
+void gemm_batch(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmProblem& g,
+                int64_t batch) {
+  check(g);
+  if (g.m == 0 || g.n == 0) return;
+  const int64_t workers = threads.count(), bytes = job_of(table, g).divide(1);
+  // As many as the threads can share equally, if that is worth the memory.
+  const bool fits = !few_of(table, g) && workers * bytes <= batch_memory;
+  const int64_t whole = fits ? batch / workers * workers : 0;
+  if (whole) {
+    std::byte* const memory = scratch.get(workers * bytes);
+    const auto multiply = [&](int64_t i, int worker) {
+      Job job = job_of(table, product_of(g, i));
+      job.divide(1);
+      job.run(nullptr, memory + worker * bytes);
+    };
+    threads.run(whole, std::ref(multiply));
+  }
+  for (int64_t i = whole; i < batch; ++i) gemm(threads, scratch, table, product_of(g, i));
 }
 
 void gemm(Threads& threads, Scratch& scratch, const GemmProblem& g) {

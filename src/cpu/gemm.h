@@ -56,6 +56,9 @@ struct GemmProblem {
   const void* bias = nullptr;      // (n), ab_type
   const void* residual = nullptr;  // (m, n) with stride ldc, c_type; may be c itself: accumulate
   float beta = 1.0f;               // factor on the residual
+  // The product and the residual are symmetric: what lies above the diagonal of c is not computed
+  // but copied from below it, where the bits are those of the whole product.
+  bool symmetric = false;  // without bias and hook
   GemmHook hook = nullptr;
   const void* hook_state = nullptr;
 };
@@ -65,7 +68,9 @@ const GemmTable& gemm_table(Isa);
 const char* quantised_instructions(Isa);  // the integer dot-product instructions: "AVX512-VNNI"
 
 void gemm(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
-// The same with b packed by quantise() of core/quantised.h, and rows of a rounded to int8.
+// `batch` products of one shape, of which g is the first: their matrices lie one after another.
+void gemm_batch(Threads&, Scratch&, const GemmTable&, const GemmProblem& g, int64_t batch);
+// A product with b packed by quantise() of core/quantised.h, and rows of a rounded to int8.
 void gemm_quantised(Threads&, Scratch&, const GemmTable&, const GemmProblem&);
 void gemm(Threads&, Scratch&, const GemmProblem&);  // with the table of best_isa()
 

@@ -63,6 +63,63 @@ TEST(BatchedGemm, OfTheReferenceIsTheDefinition) {
   }
 }
 
+// Half of a symmetric product and its mirror image are the whole product, to the bit: x x^T, x^T x
+// and A A + A of these, in sizes that tiles and blocks of k do not divide.
+TEST(BatchedGemm, SymmetricProductsHaveTheBitsOfWholeOnes) {
+  for (const DType d : dtypes)
+    for (const Isa isa : usable_isas())
+      for (const int threads : {1, 3})
+        for (const auto& [n, k] : {std::pair{1, 1}, {7, 40}, {33, 300}, {70, 9}, {150, 1100}})
+          for (const bool tall : {false, true}) {
+            SCOPED_TRACE(fmt::format("{} {} of {} with {}", name(isa), n, k, threads));
+            const int64_t batch = 4;
+            const Runner r = runner_of(isa, threads, d);
+            const Array x = random(stored(batch, n, k, tall), d);
+            const GemmSpec spec{.ta = tall, .tb = !tall, .batch = batch};
+            GemmSpec half = spec;
+            half.symmetric = true;
+            Array whole = r.out({batch, n, n}), got = r.out({batch, n, n});
+            r.k.gemm(r.s, {.c = whole, .a = x, .b = x, .spec = spec});
+            r.k.gemm(r.s, {.c = got, .a = x, .b = x, .spec = half});
+            EXPECT_TRUE(same_bytes(whole, got));
+            const GemmSpec square{.alpha = 0.3f, .beta = -2, .batch = batch};
+            half = square;
+            half.symmetric = true;
+            Array whole2 = r.out({batch, n, n}), got2 = r.out({batch, n, n});
+            r.k.gemm(r.s, {.c = whole2, .a = whole, .b = whole, .prior = whole, .spec = square});
+            r.k.gemm(r.s, {.c = got2, .a = got, .b = got, .prior = got, .spec = half});
+            EXPECT_TRUE(same_bytes(whole2, got2));
+          }
+}
+
+// Of symmetric matrices that commute, the product is symmetric but for its rounding: it is made so,
+// with the bits of the whole product below the diagonal, at any number of threads.
+TEST(BatchedGemm, ProductsOfCommutingMatricesAreExactlySymmetric) {
+  const int64_t n = 130, batch = 2;
+  for (const DType d : dtypes)
+    for (const Isa isa : usable_isas())
+      for (const int threads : {1, 2, 3}) {
+        SCOPED_TRACE(fmt::format("{} with {}", name(isa), threads));
+        const Runner r = runner_of(isa, threads, d);
+        const Array x = random({batch, n, n}, d, 0.1);
+        Array a = r.out({batch, n, n}), b = r.out({batch, n, n});
+        Array whole = r.out({batch, n, n}), got = r.out({batch, n, n});
+        const GemmSpec square{.tb = true, .batch = batch, .symmetric = true};
+        r.k.gemm(r.s, {.c = a, .a = x, .b = x, .spec = square});
+        r.k.gemm(r.s, {.c = b, .a = a, .b = a, .prior = a, .spec = square});
+        GemmSpec spec{.batch = batch};
+        r.k.gemm(r.s, {.c = whole, .a = a, .b = b, .prior = a, .spec = spec});
+        spec.symmetric = true;
+        r.k.gemm(r.s, {.c = got, .a = a, .b = b, .prior = a, .spec = spec});
+        const Array w = whole.as(DType::f64), g = got.as(DType::f64);
+        for (int64_t m = 0; m < batch; ++m)
+          for (int64_t i = 0; i < n; ++i)
+            for (int64_t j = 0; j < n; ++j)
+              ASSERT_EQ(g[(m * n + i) * n + j], w[(m * n + std::max(i, j)) * n + std::min(i, j)])
+                  << m << " " << i << " " << j;
+      }
+}
+
 // A product has the same bits alone and in a batch.
 TEST(BatchedGemm, HasTheBitsOfSingleProducts) {
   const int64_t batch = 4, M = 37, N = 50, K = 65;
@@ -81,6 +138,27 @@ TEST(BatchedGemm, HasTheBitsOfSingleProducts) {
                    {.c = one, .a = matrix(a, M, K), .b = matrix(b, N, K), .spec = {.tb = true}});
         EXPECT_TRUE(same_bytes(one, matrix(all, M, N))) << i;
       }
+    }
+}
+
+// Threads that compute whole products, and those that share the rest of the batch.
+TEST(BatchedGemm, HasTheSameBitsAtAnyNumberOfThreads) {
+  const int64_t batch = 7, M = 65, N = 50, K = 300;
+  for (const DType d : dtypes)
+    for (const Isa isa : usable_isas()) {
+      const Array a = random({batch, M, K}, d), b = random({batch, K, N}, d);
+      const Array prior = random({batch, M, N}, d);
+      std::vector<Array> all;
+      for (const int threads : {1, 2, 3}) {
+        const Runner run = runner_of(isa, threads, d);
+        all.push_back(run.out({batch, M, N}));
+        run.k.gemm(run.s, {.c = all.back(),
+                           .a = a,
+                           .b = b,
+                           .prior = prior,
+                           .spec = {.beta = 0.5f, .batch = batch}});
+      }
+      EXPECT_TRUE(same_bytes(all[0], all[1]) && same_bytes(all[0], all[2])) << name(isa);
     }
 }
 

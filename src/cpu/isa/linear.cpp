@@ -53,11 +53,6 @@ GemmHook hook_of(const Tensor& c, const GemmSpec& spec) {
 
 namespace {
 
-// The i-th matrix of a batch; null where the tensor is absent.
-std::byte* matrix_of(const Tensor& t, int64_t i, int64_t batch) {
-  return t ? t.data + i * (count(t) / batch) * size_of(t.dtype) : nullptr;
-}
-
 // Calls run(problem) with the epilogue that the spec needs.
 template <class Run>
 void with_epilogue(GemmProblem problem, const Tensor& c, const Tensor& aux, const GemmSpec& spec,
@@ -102,15 +97,14 @@ void gemm(Stream& s, const GemmArgs& args) {
                             .ab_type = args.a.dtype,
                             .bias = args.bias.data,
                             .residual = args.prior.data,
-                            .beta = spec.beta};
-  with_epilogue(problem, args.c, args.aux, spec, [&](GemmProblem g) {
-    for (int64_t i = 0; i < batch; ++i) {
-      g.c = matrix_of(args.c, i, batch);
-      g.a = matrix_of(args.a, i, batch);
-      g.b = matrix_of(args.b, i, batch);
-      g.residual = matrix_of(args.prior, i, batch);
+                            .beta = spec.beta,
+                            .symmetric = spec.symmetric};
+  with_epilogue(problem, args.c, args.aux, spec, [&](const GemmProblem& g) {
+    if (batch > 1)
+      hearth::gemm_batch(cpu_stream(s).threads, cpu_stream(s).scratch, cpu_stream(s).gemm, g,
+                         batch);
+    else
       hearth::gemm(cpu_stream(s).threads, cpu_stream(s).scratch, cpu_stream(s).gemm, g);
-    }
   });
 }
 
