@@ -107,7 +107,8 @@ ProgramSpec spec_of(const BenchFlags& f, const Backend& backend) {
           .T = f.seq,
           .recompute = parse_enum<Recompute>(f.recompute, "--recompute"),
           .offload = f.offload,
-          .update = {.optimizer = parse_enum<OptimizerKind>(f.optimizer, "--optimizer")},
+          .update = {.optimizer = parse_enum<OptimizerKind>(f.optimizer, "--optimizer"),
+                     .exact_f32 = dtype_of(f) == TrainDType::fp32},
           .logits_bytes = logits_chunk_bytes(backend)};
 }
 

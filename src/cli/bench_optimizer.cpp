@@ -97,7 +97,8 @@ void bench_optimizer(const BenchOptimizerFlags& f) {
   const std::unique_ptr<Backend> backend = make_backend(
       f.common, {.tf32 = dtype == TrainDType::tf32, .fp16 = dtype == TrainDType::fp16});
   resolve_dtype(dtype, *backend);
-  const UpdateSpec spec{.optimizer = parse_enum<OptimizerKind>(f.optimizer, "--optimizer")};
+  const UpdateSpec spec{.optimizer = parse_enum<OptimizerKind>(f.optimizer, "--optimizer"),
+                        .exact_f32 = dtype == TrainDType::fp32};
   ParamStore store(*backend, parameters_of(f), to_dtype(dtype), f.offload);
   store.initialise(1);
   const TimedUpdate t = time_update(store, spec, f.steps);

@@ -2,7 +2,7 @@
 // momentum, five iterations of Polar Express (Amsel et al. 2025) toward the nearest orthogonal
 // matrix, in NorMuon (Li et al. 2025) a factor per neuron, and the step. Matrices of one shape are
 // batched over the layers. The products take 20 to 30 times (smaller side of the matrix) FLOPs per
-// weight.
+// weight; in fp32 fewer for matrices that are far from square.
 #include "optim/muon.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "core/memory_budget.h"
+#include "ops/ops.h"
 #include "ops/record.h"
 #include "optim/optimizer.h"
 #include "sys/error.h"
@@ -104,37 +105,86 @@ Var unit(Tape& t, Var x, Var squares) {
   return y;
 }
 
+// x x^T of the n matrices of x (n, R, C), or x^T x if they are tall: the smaller of both.
+Var squared(Tape& t, Var x) {
+  const int64_t n = t.shape(x)[0], R = t.shape(x)[1], C = t.shape(x)[2], r = std::min(R, C);
+  const Var A = t.temp({n, r, r}, t[x].dtype);
+  record_gemm(
+      t,
+      {.c = A, .a = x, .b = x, .spec = {.ta = R > C, .tb = R <= C, .batch = n, .symmetric = true}});
+  return A;
+}
+
+// alpha a b + beta prior of symmetric matrices (n, r, r) that commute.
+Var symmetric_product(Tape& t, Var a, Var b, double alpha, Var prior, double beta) {
+  const Var c = t.temp(t.shape(a), t[a].dtype);
+  record_gemm(
+      t,
+      {.c = c,
+       .a = a,
+       .b = b,
+       .prior = prior,
+       .spec = {
+           .alpha = float(alpha), .beta = float(beta), .batch = t.shape(a)[0], .symmetric = true}});
+  return c;
+}
+
+// scale x + S x for symmetric S (n, r, r) and wide x; for tall x, S is on the other side.
+Var multiplied(Tape& t, Var x, Var S, double scale) {
+  const bool tall = t.shape(x)[1] > t.shape(x)[2];
+  const Var y = t.temp(t.shape(x), t[x].dtype);
+  record_gemm(t, {.c = y,
+                  .a = tall ? x : S,
+                  .b = tall ? S : x,
+                  .prior = x,
+                  .spec = {.beta = float(scale), .batch = t.shape(x)[0]}});
+  return y;
+}
+
 // The orthogonal matrices nearest to the n matrices of x (n, R, C): their singular values become
 // about 1. The norm of each matrix must be at most 1. Each iteration is a Newton-Schulz step, an
 // odd polynomial of the matrix, with the coefficients of Polar Express.
 Var orthogonalised(Tape& t, Var x) {
-  const int64_t n = t.shape(x)[0], R = t.shape(x)[1], C = t.shape(x)[2], r = std::min(R, C);
-  const DType d = t[x].dtype;
-  const bool tall = R > C;  // then A = x^T x, on the other side
   for (const Iteration& i : polar_express) {
-    const Var A = t.temp({n, r, r}, d), B = t.temp({n, r, r}, d), y = t.temp({n, R, C}, d);
-    record_gemm(
-        t,
-        {.c = A, .a = x, .b = x, .spec = {.ta = tall, .tb = !tall, .batch = n, .symmetric = true}});
-    record_gemm(t,
-                {.c = B,
-                 .a = A,
-                 .b = A,
-                 .prior = A,
-                 .spec = {.alpha = float(i.c), .beta = float(i.b), .batch = n, .symmetric = true}});
-    record_gemm(t, {.c = y,
-                    .a = tall ? x : B,
-                    .b = tall ? B : x,
-                    .prior = x,
-                    .spec = {.beta = float(i.a), .batch = n}});
-    x = y;
+    const Var A = squared(t, x);
+    x = multiplied(t, x, symmetric_product(t, A, A, i.c, A, i.b), i.a);
   }
   return x;
 }
 
-double product_flops_of(const MatrixBatch& b) {
+// The same with products of the shorter side alone, r^3 instead of r^2 times the longer side: an
+// iteration multiplies x by P = a + B with B = b A + c A^2, and A by P on both sides. The product
+// of all P so far is q + Q, because no product adds to a diagonal; all these matrices are
+// polynomials of the first A, so they are symmetric and commute. A small eigenvalue of A is the
+// square of a small singular value, which bf16 and TF32 would lose.
+Var orthogonalised_by_square(Tape& t, Var x) {
+  Var A = squared(t, x), Q;
+  double q = 1;
+  for (const Iteration& i : polar_express) {
+    const Var B = symmetric_product(t, A, A, i.c, A, i.b);
+    Q = Q ? symmetric_product(t, B, Q, 1, add(t, Q, B, float(q / i.a)), i.a) : B;
+    q *= i.a;
+    if (&i == std::end(polar_express) - 1) break;
+    const Var AP = symmetric_product(t, A, B, 1, A, i.a);
+    A = symmetric_product(t, B, AP, 1, AP, i.a);
+  }
+  return multiplied(t, x, Q, q);
+}
+
+// Whether orthogonalised_by_square() takes fewer operations. Where a backend computes whole
+// symmetric products, both take as many at a ratio of 1.5.
+bool is_far_from_square(int64_t R, int64_t C) { return 2 * std::max(R, C) >= 3 * std::min(R, C); }
+
+// Whether products in this dtype keep the precision of fp32.
+bool is_exact(const UpdateSpec& spec, DType products) {
+  return spec.exact_f32 && products == DType::f32;
+}
+
+// Of whole products, as if none were symmetric.
+double product_flops_of(const MatrixBatch& b, bool exact) {
   const double r = double(std::min(b.R, b.C)), c = double(std::max(b.R, b.C));
-  return double(b.size()) * double(std::size(polar_express)) * 2 * r * r * (2 * c + r);
+  const bool by_square = exact && is_far_from_square(b.R, b.C);
+  return double(b.size()) * 2 * r * r * (by_square ? 2 * c + 17 * r : 5 * (2 * c + r));
 }
 
 // Factors on the neurons of the orthogonal matrices x.
@@ -172,7 +222,9 @@ void record_batch(Tape& t, const ParamStore& store, const UpdateVars& vars, cons
                .slots = {slot(momentum_slot)},
                .grad = all(Part::grad),
                .pieces = pieces});
-  x = orthogonalised(t, unit(t, x, squares));
+  const bool by_square = is_exact(spec, t[x].dtype) && is_far_from_square(b.R, b.C);
+  x = unit(t, x, squares);
+  x = by_square ? orthogonalised_by_square(t, x) : orthogonalised(t, x);
   Var factors;
   if (!b.neuron_begin.empty())
     factors =
@@ -203,9 +255,11 @@ std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
     for (const MatrixBatch& b : bounded_batches(all, product_dtype(t.dtype())))
       record_batch(t, store, vars, b, spec);
   };
-  muon.product_flops = [](const ParamStore& store) {
+  muon.product_flops = [=](const ParamStore& store) {
+    const bool exact = is_exact(spec, product_dtype(store.dtype()));
     double flops = 0;
-    for (const MatrixBatch& b : matrices_by_shape(store, false)) flops += product_flops_of(b);
+    for (const MatrixBatch& b : matrices_by_shape(store, false))
+      flops += product_flops_of(b, exact);
     return flops;
   };
   return {std::move(muon),

@@ -32,6 +32,8 @@ struct UpdateSpec {
   // What differs between groups: factors on the learning rate, and values that replace those above.
   GroupNumbers rates = {}, beta1s = {}, beta2s = {}, decays = {};
   MuonConfig muon = {};
+  // Products of fp32 matrices keep fp32's precision: fp32, not tf32. Muon then needs fewer.
+  bool exact_f32 = false;
   // How far an update moves the selection biases of routers (BalanceBiasArgs); 0: not at all.
   float balance_rate = 0;
   bool tied_head = false;  // the head and the token table are one matrix: see optim/tied_head.h

@@ -156,7 +156,8 @@ struct RunConfig : RateConfig {
             .beta1s = parse_groups(group_beta1, "--group-beta1", 1),
             .beta2s = parse_groups(group_beta2, "--group-beta2", 1),
             .decays = parse_groups(group_weight_decay, "--group-weight-decay"),
-            .muon = muon};
+            .muon = muon,
+            .exact_f32 = dtype == TrainDType::fp32};
   }
   UpdateProgram::Fp8 fp8_update() const { return UpdateProgram::Fp8(dtype == TrainDType::fp8); }
   // The next step after `step` whose checkpoint may be written while training continues; `total`:
