@@ -30,10 +30,10 @@ struct Pieces {
   int64_t size = 0;
 };
 
-// One pass of an elementwise optimizer over a flat range of parameters: new weights and new state,
-// rounded to nearest even where the stored dtype is narrower. Changes nothing if the gate says
-// skip. All tensors but the scales and the last two have the same number of elements, or share
-// their pieces.
+// One pass of an elementwise optimizer over a flat range of parameters: new weights, rounded to
+// nearest even where the stored dtype is narrower, and new state, rounded stochastically where it
+// is bf16 (core/update_rules.h). Changes nothing if the gate says skip. All tensors but the scales
+// and the last two have the same number of elements, or share their pieces.
 //
 // AdamW's slots may both hold 8-bit codes (u8, core/dynamic_code.h), each with a scale per block of
 // code_block elements, counted from the start of the range. A step decodes a block, updates it in
@@ -56,6 +56,9 @@ struct UpdateArgs {
   // The pieces of the buffers that are updated, for nesterov and descent. In the temporary of the
   // rule (the weight of nesterov, the gradient of descent) they lie one after another.
   Pieces pieces = {};
+  // The number of the range's first element among all parameters, which keys the rounding of bf16
+  // slots: an element is rounded alike in every division into ranges.
+  int64_t first = 0;
 };
 // The update of piece i alone, without its squares. With factors, its gradient is (R, C).
 inline UpdateArgs piece_of(UpdateArgs args, int64_t i) {
@@ -76,6 +79,7 @@ inline UpdateArgs piece_of(UpdateArgs args, int64_t i) {
   }
   args.squares = {};
   args.pieces = {};
+  args.first += at;
   return args;
 }
 

@@ -1,6 +1,7 @@
-// The formulas of the elementwise optimizers. A rule has two: `apply`, in the arithmetic type of a
-// backend (a float, a vector of floats) with the factors common to all weights computed once, and
-// `reference`, the published formula in double precision, which the reference backend runs.
+// The formulas of the elementwise optimizers, and how their state is rounded. A rule has two:
+// `apply`, in the arithmetic type of a backend (a float, a vector of floats) with the factors
+// common to all weights computed once, and `reference`, the published formula in double precision,
+// which the reference backend runs.
 #pragma once
 
 #include "core/dynamic_code.h"
@@ -28,6 +29,40 @@ HEARTH_FORMULA double power(double x, int64_t n) {
   for (; n > 0; n /= 2, x *= x)
     if (n % 2) r *= x;
   return r;
+}
+
+// --- stochastic rounding of state that is stored in bf16 ---
+//
+// A value goes up or down to a neighbour in bf16 with the probability that keeps its mean, so that
+// a moment follows changes smaller than its 8 significant bits. The random bits depend on the seed,
+// the number of the update, the element and the slot only.
+
+// Of one update. Without initial values, because kernels share one per block.
+struct RoundingKey {
+  uint32_t first, second;
+};
+HEARTH_FORMULA RoundingKey rounding_key(const UpdateState& st, const Scalars& sc) {
+  constexpr uint32_t salt = 0x5712u;  // separates these draws from other uses of a seed
+  const Words w = philox({{uint32_t(st.good_steps), 0, 0, salt}}, sc.seed_lo, sc.seed_hi);
+  return {w.w[0], w.w[1]};
+}
+
+// The random bits of an element, given by the halves of its number, for all its slots: 16 for each.
+// A hash with the multipliers of C. Wellons' search for the least bias. U: uint32_t or a vector of
+// them.
+template <class U>
+HEARTH_FORMULA U rounding_word(const RoundingKey& key, U low, U high) {
+  U x = low ^ key.first;
+  x = (x ^ (x >> 16)) * 0x21f0aaadu;
+  x = (x ^ (x >> 15)) + key.second + high * 0x9E3779B9u;
+  x = (x ^ (x >> 16)) * 0x735a2d97u;
+  return x ^ (x >> 15);
+}
+
+// The bits of a float that is not NaN, rounded to those of a bf16 followed by zeros.
+template <class U>
+HEARTH_FORMULA U rounded_stochastically(U bits, U word, int slot) {
+  return (bits + (slot == 0 ? word & 0xffffu : word >> 16)) & 0xffff0000u;
 }
 
 // AdamW as PyTorch computes it. Slots: first moment, second moment.

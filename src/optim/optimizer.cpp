@@ -16,6 +16,7 @@ void record_group(Tape& t, const ParamStore& store, const UpdateVars& vars, Grou
   RuleVars v{.weight = t.flat(store, Part::weight, g), .grad = t.flat(store, Part::grad, g)};
   if (store.has_master()) v.master = t.flat(store, Part::master, g);
   for (const SlotSpec& s : slots) v.slots.push_back(t.flat(store, store.slot(s.name, g), g));
+  for (int before = 0; before < int(g); ++before) v.first += store.range_size(Group(before));
   record_rule(t, rule, vars, v);
 }
 
@@ -35,7 +36,8 @@ void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const Ru
   const char* name = "";
   by_rule(rule.rule, [&]<class Rule>(Rule) { name = Rule::name; });
   const auto slots = std::ptrdiff_t(v.slots.size());
-  const auto launch = [rule, slots, pieces = v.pieces](auto* f, Stream& s, In in, Out out) {
+  const auto launch = [rule, slots, pieces = v.pieces, first = v.first](auto* f, Stream& s, In in,
+                                                                        Out out) {
     UpdateArgs args{.weight = out[0],
                     .squares = out[2],
                     .master = out[1],
@@ -44,7 +46,8 @@ void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const Ru
                     .gate = in[1],
                     .scalars = in[2],
                     .spec = rule,
-                    .pieces = pieces.view()};
+                    .pieces = pieces.view(),
+                    .first = first};
     std::copy_n(out.begin() + 3, slots, args.slots);
     std::copy(out.begin() + 3 + slots, out.end(), args.scales);
     f(s, args);

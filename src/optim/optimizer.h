@@ -95,6 +95,7 @@ struct RuleVars {
   Var grad;
   Var factors = {};        // on the rows or columns of grad, as in UpdateArgs
   FlatPieces pieces = {};  // empty: all elements
+  int64_t first = 0;       // as in UpdateArgs
 };
 void record_rule(Tape&, const RuleSpec&, const UpdateVars&, const RuleVars&);
 

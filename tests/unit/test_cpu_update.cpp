@@ -193,6 +193,114 @@ TEST(CpuKernels, UpdateWeights) {
     });
 }
 
+// --- state in bf16, rounded stochastically ---
+
+// AdamW with both moments in bf16, on the elements [begin, end) of all.
+struct HalfMoments {
+  HalfMoments(const Runner& r, const Array& w0) : w(r.in_place(w0)) {
+    for (int k = 0; k < 2; ++k) moments.emplace_back(Tensor(w0).shape, DType::bf16);
+  }
+  void step(const Runner& r, const Array& g, uint32_t seed, float t, int64_t begin, int64_t end) {
+    const Array scalars = Array::of(Scalars{.lr = 0.01f, .seed_lo = seed});
+    const Array gate = Array::of(UpdateState{.grad_scale = 1, .good_steps = t});
+    const auto part = [&](const Array& x) {
+      const Tensor all = x;
+      return Tensor{all.data + begin * size_of(all.dtype), {end - begin}, all.dtype};
+    };
+    r.k.update_weights(r.s, UpdateArgs{.weight = part(w),
+                                       .slots = {part(moments[0]), part(moments[1])},
+                                       .grad = part(g),
+                                       .gate = gate,
+                                       .scalars = scalars,
+                                       .first = begin + 5});
+  }
+  bool same_as(const HalfMoments& o) const {
+    return same_bytes(w, o.w) && same_bytes(moments[0], o.moments[0]) &&
+           same_bytes(moments[1], o.moments[1]);
+  }
+  Array w;
+  std::vector<Array> moments;
+};
+
+// The rounding of an element depends on its number, the seed and the update, and not on the range,
+// the threads or the lanes it is computed in.
+TEST(CpuKernels, RoundingOfMomentsBelongsToTheElement) {
+  const int64_t n = 70001;
+  const Array w = random({n}, DType::f32), g = random({n}, DType::f32);
+  for (const Isa isa : usable_isas()) {
+    const Runner r = runner_of(isa, 1, DType::f32), r3 = runner_of(isa, 3, DType::f32);
+    HalfMoments one(r, w), threads(r, w), ranges(r, w), seed(r, w), later(r, w);
+    for (int t = 1; t <= 2; ++t) {
+      one.step(r, g, 7, float(t), 0, n), threads.step(r3, g, 7, float(t), 0, n);
+      seed.step(r, g, 8, float(t), 0, n), later.step(r, g, 7, float(t + 1), 0, n);
+      for (const auto& [begin, end] : {std::pair{0, 3}, {3, 40000}, {40000, int(n)}})
+        ranges.step(r, g, 7, float(t), begin, end);
+    }
+    EXPECT_TRUE(one.same_as(threads)) << name(isa);
+    EXPECT_TRUE(one.same_as(ranges)) << name(isa);
+    EXPECT_FALSE(same_bytes(one.moments[0], seed.moments[0])) << name(isa);
+    EXPECT_FALSE(same_bytes(one.moments[0], later.moments[0])) << name(isa);
+  }
+}
+
+// Both moments keep their means, one by one and together: the halves of a word are independent.
+TEST(CpuKernels, RoundingOfMomentsIsUnbiased) {
+  const int64_t n = 1 << 16;
+  const float m = 1 + 0.3f / 128, v = 3 + 0.7f / 64;  // between neighbours in bf16
+  RoundingKey key = rounding_key({.good_steps = 3}, {.seed_lo = 5});
+  int up[2] = {}, both = 0, same_as_before[2] = {}, before[2] = {};
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t word = rounding_word(key, uint32_t(i), 0u);
+    int now[2];
+    for (int k = 0; k < 2; ++k) {
+      const float x = k ? v : m, low = k ? 3 : 1, ulp = k ? 1.0f / 64 : 1.0f / 128;
+      const uint32_t bits = rounded_stochastically(__builtin_bit_cast(uint32_t, x), word, k);
+      const float got = __builtin_bit_cast(float, bits);
+      ASSERT_TRUE(got == low || got == low + ulp) << got;
+      now[k] = got != low;
+      up[k] += now[k];
+      same_as_before[k] += i > 0 && now[k] == before[k];
+      before[k] = now[k];
+    }
+    both += now[0] && now[1];
+  }
+  const auto expect_share = [&](int count, double p) {
+    EXPECT_NEAR(double(count) / double(n), p, 5 * std::sqrt(p * (1 - p) / double(n)));
+  };
+  expect_share(up[0], 0.3), expect_share(up[1], 0.7), expect_share(both, 0.21);
+  for (const int same : same_as_before) expect_share(same, 0.58);
+  // Exact values, infinities and zeros of both signs stay what they are.
+  for (const float x : {0.0f, -0.0f, 1.5f, -0x1p-130f, INFINITY, -INFINITY})
+    for (const uint32_t word : {0u, 0xffffffffu})
+      EXPECT_EQ(rounded_stochastically(__builtin_bit_cast(uint32_t, x), word, 0),
+                __builtin_bit_cast(uint32_t, x))
+          << x;
+}
+
+// The kernels round as the reference does, but where float and double lie on either side of a
+// threshold; and they do not hide a NaN, whatever its bits.
+TEST(CpuKernels, RoundingOfMomentsIsThatOfTheReference) {
+  const int64_t n = 5003;
+  const Array w = random({n}, DType::f32), g = random({n}, DType::f32), bad = g.as(DType::f32);
+  const uint32_t nan = 0x7fffffff;
+  std::memcpy(Tensor(bad).as<float>() + 17, &nan, 4);
+  HalfMoments want(reference_runner(), w);
+  want.step(reference_runner(), g, 9, 1, 0, n);
+  for (const Isa isa : usable_isas()) {
+    const Runner r = runner_of(isa, 2, DType::f32);
+    HalfMoments got(r, w), hurt(r, w);
+    got.step(r, g, 9, 1, 0, n), hurt.step(r, bad, 9, 1, 0, n);
+    for (size_t k = 0; k < 2; ++k) {
+      int64_t other = 0;
+      for (int64_t i = 0; i < n; ++i)
+        other +=
+            Tensor(got.moments[k]).as<bf16>()[i].bits != Tensor(want.moments[k]).as<bf16>()[i].bits;
+      EXPECT_LE(other, n / 1000) << name(isa) << " moment " << k + 1;
+      EXPECT_TRUE(std::isnan(hurt.moments[k].as(DType::f64)[17])) << name(isa);
+    }
+  }
+}
+
 // --- state in 8-bit codes ---
 
 // Weights with their master and AdamW's moments as codes and scales.

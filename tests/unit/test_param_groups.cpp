@@ -113,15 +113,6 @@ TEST(ParamGroups, WeightDecayReplacesTheDefault) {
   EXPECT_EQ(s.decay_of(Group::head), 0);
 }
 
-// The state of bf16 moments is the same for all groups, so the largest beta decides.
-TEST(ParamGroups, LargestBetaDecidesTheDTypeOfBf16Moments) {
-  UpdateSpec s{.optimizer = OptimizerKind::adamw_bf16};
-  EXPECT_EQ(slots_of(s)[1].dtype, DType::bf16);
-  s.beta2s = parse_groups("embedding:0.99", "x");
-  EXPECT_EQ(slots_of(s)[0].dtype, DType::bf16);
-  EXPECT_EQ(slots_of(s)[1].dtype, std::nullopt);
-}
-
 TEST(ParamGroups, SettingsThatCannotWorkAreNamed) {
   TrainConfig c;
   c.group_beta2 = "matrix:0.99";

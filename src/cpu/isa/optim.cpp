@@ -54,15 +54,37 @@ struct VectorMath {
   HEARTH_INLINE static vf sqrt(vf a) { return HEARTH_ISA::sqrt(a); }
 };
 
+// How the state of a range is rounded: the number of its first element, and the key.
+struct Rounding {
+  int64_t first = 0;
+  RoundingKey key = {};
+
+  // The random bits of the elements from i on.
+  HEARTH_INLINE vu words(int64_t i) const {
+    const uint64_t at = uint64_t(first + i);
+    const vu low = vu{} + uint32_t(at) + (vu)lane_numbers();
+    const vu carry = (vu)(low < uint32_t(at)) & 1u;
+    return rounding_word(key, low, carry + uint32_t(at >> 32));
+  }
+};
+HEARTH_INLINE vf rounded(vf a, vu word, int slot) {
+  return select(a == a, from_bits(rounded_stochastically(bits(a), word, slot)), a);
+}
+
 // gradient(i, part) gives the gradient of the elements from i on.
 template <class Rule, class T, class G, class... Slots>
 void update_range(T* w, float* master, const G& gradient, const typename Rule::Factors& a,
-                  int64_t n, Slots*... slots) {
+                  const Rounding& rounding, int64_t n, Slots*... slots) {
   vectors(n, [&](int64_t i, auto part) {
     vf s[sizeof...(slots) + 1] = {part.get(slots + i)...};  // one to spare: none is no array
     const vf old = master ? part.get(master + i) : part.get(w + i);
     const vf fresh = Rule::template apply<VectorMath>(old, gradient(i, part), s, a);
     [[maybe_unused]] int k = 0;
+    if constexpr ((std::is_same_v<Slots, bf16> || ...)) {
+      const vu word = rounding.words(i);
+      ((s[k] = std::is_same_v<Slots, bf16> ? rounded(s[k], word, k) : s[k], ++k), ...);
+      k = 0;
+    }
     (part.put(slots + i, s[k++]), ...);
     if (master) part.put(master + i, fresh);
     part.put(w + i, fresh);
@@ -182,7 +204,7 @@ void descend_matrix(Stream& s, T* w, float* master, const G* g, const float* fac
       const auto gradient = [&](int64_t i, auto part) {
         return part.get(g + r * C + i) * (R < C ? part.get(factors + i) : broadcast(factors[r]));
       };
-      update_range<DescentRule>(w + r * C, master ? master + r * C : nullptr, gradient, a, C);
+      update_range<DescentRule>(w + r * C, master ? master + r * C : nullptr, gradient, a, {}, C);
     }
   });
 }
@@ -240,6 +262,7 @@ void update_weights(Stream& s, const UpdateArgs& args) {
     expect_dtypes(Rule::name, DType::f32, args.master);
     constexpr bool packs_weight = std::is_same_v<Rule, NesterovRule>;
     const typename Rule::Factors factors = Rule::factors(st, scalars_of(args.scalars), args.spec);
+    const RoundingKey key = rounding_key(st, scalars_of(args.scalars));
     by_dtype(Rule::name, args.weight, [&]<class T>(T*) {
       by_slots<Rule::slots>(Rule::name, args, [&](auto*... slots) {
         by_grad<Rule>(args, [&]<class G>(G*) {
@@ -249,8 +272,8 @@ void update_weights(Stream& s, const UpdateArgs& args) {
             float* const master = args.master ? args.master.as<float>() + at : nullptr;
             over_elements(s, size, [&](int64_t i, int64_t end) {
               const auto gradient = [&](int64_t k, auto part) { return part.get(g + i + k); };
-              update_range<Rule>(w + i, master ? master + i : nullptr, gradient, factors, end - i,
-                                 slots + at + i...);
+              update_range<Rule>(w + i, master ? master + i : nullptr, gradient, factors,
+                                 {args.first + at + i, key}, end - i, slots + at + i...);
             });
           });
         });

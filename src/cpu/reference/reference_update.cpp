@@ -1,5 +1,6 @@
 // Reference kernels from logits to new weights: loss, gradient norm, the optimizer's update.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -154,7 +155,16 @@ uint8_t nearest_code(const DynamicCode& table, double x) {
   return uint8_t(!table.has_sign && x > 0 ? std::max(best, 1) : best);
 }
 
-void store_slot(const UpdateArgs& args, int k, const Doubles& x) {
+// x rounded to bf16 by the random bits of element i.
+double rounded(double x, const RoundingKey& key, int64_t i, int slot) {
+  const auto bits = std::bit_cast<uint32_t>(float(x));
+  const uint32_t word = rounding_word(key, uint32_t(i), uint32_t(uint64_t(i) >> 32));
+  return std::isnan(x) ? x : std::bit_cast<float>(rounded_stochastically(bits, word, slot));
+}
+
+void store_slot(const UpdateArgs& args, int k, Doubles x, const RoundingKey& key) {
+  if (args.slots[k].dtype == DType::bf16)
+    for (size_t i = 0; i < x.size(); ++i) x[i] = rounded(x[i], key, args.first + int64_t(i), k);
   if (!args.scales[k]) return store(args.slots[k], x);
   const DynamicCode table = make_dynamic_code(AdamwRule::is_signed(k));
   for (size_t begin = 0; begin < x.size(); begin += code_block) {
@@ -209,7 +219,7 @@ void update_weights(Stream& s, const UpdateArgs& args) {
     }
     store(args.master, w);
     store(args.weight, w);
-    for (int k = 0; k < Rule::slots; ++k) store_slot(args, k, slots[k]);
+    for (int k = 0; k < Rule::slots; ++k) store_slot(args, k, slots[k], rounding_key(u, sc));
   });
 }
 

@@ -34,11 +34,36 @@ __global__ void gate(UpdateState* state, const float* squares, const float* loss
   st.grad_scale = clipped / sc.loss_scale;
 }
 
+// What all elements of a launch share.
+template <class Rule>
+struct Common {
+  typename Rule::Factors factors;
+  RoundingKey key;
+};
+
+template <class... Slots>
+constexpr bool any_half = (std::is_same_v<Slots, __nv_bfloat16> || ...);
+
+// Rounds the state that is stored in bf16; i: the number of the first of N elements.
+template <int N, class... Slots>
+__device__ __forceinline__ void round_state(float (&state)[sizeof...(Slots) + 1][N],
+                                            const RoundingKey& key, uint64_t i) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const uint64_t at = i + uint64_t(k);
+    const uint32_t word = rounding_word(key, uint32_t(at), uint32_t(at >> 32));
+    const auto round = [&](float& x, int slot) {
+      if (x == x) x = __uint_as_float(rounded_stochastically(__float_as_uint(x), word, slot));
+    };
+    int slot = 0;
+    ((std::is_same_v<Slots, __nv_bfloat16> ? round(state[slot][k], slot) : void(), ++slot), ...);
+  }
+}
+
 // Returns the new weights as they are stored.
 template <class Rule, int N, class T, class G, class... Slots>
 __device__ __forceinline__ Pack<T, N> update(const Weights<T, G>& a, int64_t i,
-                                             const typename Rule::Factors& factors,
-                                             Slots*... slots) {
+                                             const Common<Rule>& common, Slots*... slots) {
   float grad[N], w[N], state[Rule::slots + 1][N];  // one to spare: none is no array
   load_floats(grad, a.grad + i);
   if constexpr (std::is_same_v<Rule, DescentRule>) a.factors.multiply(grad, i);
@@ -53,10 +78,12 @@ __device__ __forceinline__ Pack<T, N> update(const Weights<T, G>& a, int64_t i,
     float s[Rule::slots + 1];
 #pragma unroll
     for (int j = 0; j < Rule::slots; ++j) s[j] = state[j][k];
-    w[k] = Rule::template apply<FloatMath>(w[k], grad[k], s, factors);
+    w[k] = Rule::template apply<FloatMath>(w[k], grad[k], s, common.factors);
 #pragma unroll
     for (int j = 0; j < Rule::slots; ++j) state[j][k] = s[j];
   }
+  if constexpr (any_half<Slots...>)
+    round_state<N, Slots...>(state, common.key, uint64_t(a.first + i));
   slot = 0;
   (store_rounded(slots + i, state[slot++]), ...);
   if (a.master) store_rounded(a.master + i, w);
@@ -73,11 +100,14 @@ struct Settings {
   RuleSpec spec;
 };
 
-// The factors of a rule, computed once per block.
-template <class Rule>
-__device__ __forceinline__ typename Rule::Factors block_factors(const Settings& settings) {
-  __shared__ typename Rule::Factors shared;
-  if (threadIdx.x == 0) shared = Rule::factors(*settings.gate, *settings.scalars, settings.spec);
+// Computed once per block.
+template <class Rule, class... Slots>
+__device__ __forceinline__ Common<Rule> block_common(const Settings& settings) {
+  __shared__ Common<Rule> shared;
+  if (threadIdx.x == 0) {
+    shared.factors = Rule::factors(*settings.gate, *settings.scalars, settings.spec);
+    if constexpr (any_half<Slots...>) shared.key = rounding_key(*settings.gate, *settings.scalars);
+  }
   __syncthreads();
   return shared;
 }
@@ -87,11 +117,11 @@ template <class Rule, int N, class T, class G, class... Slots>
 __device__ __forceinline__ void update_shared(const Weights<T, G>& a, const Settings& settings,
                                               int64_t n, Slots*... slots) {
   if (settings.gate->skip != 0) return;
-  const typename Rule::Factors factors = block_factors<Rule>(settings);
+  const Common<Rule> common = block_common<Rule, Slots...>(settings);
   const int64_t step = int64_t(gridDim.x) * blockDim.x * N;
   int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
-  for (; i + N <= n; i += step) update<Rule, N>(a, i, factors, slots...);
-  for (; i < n; ++i) update<Rule, 1>(a, i, factors, slots...);  // the tail, by one thread
+  for (; i + N <= n; i += step) update<Rule, N>(a, i, common, slots...);
+  for (; i < n; ++i) update<Rule, 1>(a, i, common, slots...);  // the tail, by one thread
 }
 
 template <class Rule, int N, class T, class G, class... Slots>
@@ -117,6 +147,7 @@ __global__ void __launch_bounds__(256)
   a.w += packs_weight ? packed : at;
   a.grad += packs_weight ? at : packed;
   if (a.master) a.master += at;
+  a.first += at;
   if (a.factors.data) a.factors.data += int64_t(blockIdx.y) * factors;
   update_shared<Rule, N>(a, settings, n, (slots + at)...);
 }
@@ -131,13 +162,13 @@ __global__ void __launch_bounds__(nesterov_threads)
                      const __grid_constant__ PieceTable table, int64_t n, Slot* momentum) {
   __shared__ float sums[32];
   if (settings.gate->skip != 0) return;
-  const NesterovRule::Factors factors = block_factors<NesterovRule>(settings);
+  const Common<NesterovRule> common = block_common<NesterovRule, Slot>(settings);
   const int64_t at = table.begin[blockIdx.y];
-  a.w += int64_t(blockIdx.y) * n, a.grad += at, momentum += at;
+  a.w += int64_t(blockIdx.y) * n, a.grad += at, a.first += at, momentum += at;
   const auto [begin, end] = part_of_row<N>(n);
   float total = 0;
   for (int64_t i = begin + int64_t(threadIdx.x) * N; i < end; i += nesterov_threads * N) {
-    const Pack<T, N> x = update<NesterovRule, N>(a, i, factors, momentum);
+    const Pack<T, N> x = update<NesterovRule, N>(a, i, common, momentum);
 #pragma unroll
     for (int k = 0; k < N; ++k) total = fmaf(get(x, k), get(x, k), total);
   }
@@ -210,7 +241,7 @@ void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
     packs ? launch(Number<pack>{}, a, count, at...) : launch(Number<1>{}, a, count, at...);
   };
   const Weights<T, G> all{as<T>(args.weight), as<float>(args.master), as<G>(args.grad),
-                          factors_of(args)};
+                          factors_of(args), args.first};
   const Tensor& kept = Rule::slots ? args.slots[0] : args.master;  // in the host's memory, or not
   if (!is_offloaded(kept.data)) return update(all, n, slots...);
   std::array<OffloadLanes::Array, Rule::slots + 1> offloaded;
@@ -223,7 +254,7 @@ void update_all(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
         GradientFactors factors = all.factors;
         factors.first = uint32_t(begin);
         [&]<size_t... k>(std::index_sequence<k...>) {
-          update({all.w + begin, master, all.grad + begin, factors}, count,
+          update({all.w + begin, master, all.grad + begin, factors, all.first + begin}, count,
                  reinterpret_cast<Slots*>(near[k])...);
         }
         (std::index_sequence_for<Slots...>());
@@ -248,7 +279,7 @@ void update_all_pieces(CudaStream& s, const UpdateArgs& args, Slots*... slots) {
     PieceTable table{};
     std::copy_n(p.begin + first, count, table.begin);
     Weights<T, G> a{as<T>(args.weight) + (packs_weight ? packed : 0), as<float>(args.master),
-                    as<G>(args.grad) + (packs_weight ? 0 : packed), factors_of(args)};
+                    as<G>(args.grad) + (packs_weight ? 0 : packed), factors_of(args), args.first};
     const int64_t factors = args.factors ? args.factors.shape[-1] : 0;
     if (factors) a.factors.data += first * factors;
     const auto launch = [&]<int N>(Number<N>) {

@@ -49,6 +49,7 @@ struct Weights {
   float* master;  // may be null: w is the master
   const G* grad;
   GradientFactors factors = {};  // descent only
+  int64_t first = 0;             // the number of the first element: UpdateArgs::first
 };
 
 // The update of a range whose state is 8-bit codes (update_coded.cu).
