@@ -38,6 +38,11 @@ class Groups {
   unsigned bits_ = 0;
 };
 
+// Heads of one width, one below the other in a matrix.
+struct HeadRows {
+  int64_t count = 0, rows = 0;  // heads, and the rows of each
+};
+
 struct ParamSpec {
   std::string name;
   Shape shape;
@@ -49,6 +54,9 @@ struct ParamSpec {
   // Rows of the matrices stacked in this one (q, k and v; gate and up); empty: it is one matrix. An
   // optimizer of matrices takes them one by one.
   std::vector<int64_t> stack = {};
+  // Heads whose rows these are, from the first row to the last; empty: none. Heads that follow each
+  // other in one entry are of one kind (q, k or v).
+  std::vector<HeadRows> heads = {};
   bool wide = false;  // in the dtype of gradients whatever the store's; frozen
   bool plain() const { return format == WeightFormat::plain || group == Group::embedding; }
 };

@@ -124,7 +124,7 @@ Var Tape::of_param(const ParamStore& store, Part p, const ParamSpec& s) {
 }
 
 Var Tape::param(const std::string& name, Shape s, Init init, Group group, bool trainable,
-                std::vector<int64_t> stack) {
+                std::vector<int64_t> stack, std::vector<HeadRows> heads) {
   const std::string full = join(scope_, name);
   const bool known = bool(find(full));
   const Var v = named(Role::param, full, s, dtype_);
@@ -135,7 +135,8 @@ Var Tape::param(const std::string& name, Shape s, Init init, Group group, bool t
                       .init = init,
                       .group = group,
                       .trainable = trainable,
-                      .stack = std::move(stack)});
+                      .stack = std::move(stack),
+                      .heads = std::move(heads)});
   }
   return v;
 }

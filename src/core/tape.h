@@ -205,7 +205,7 @@ class Tape {
   // same Var. A parameter that is not trainable has no gradient, and values needed only for that
   // gradient are not computed.
   Var param(const std::string& name, Shape, Init, Group, bool trainable = true,
-            std::vector<int64_t> stack = {});
+            std::vector<int64_t> stack = {}, std::vector<HeadRows> heads = {});
   // A vector in acc that has no gradient and that no optimizer reads or decays.
   Var wide_param(const std::string& name, Shape, Init);
   // One group's range of a flat buffer, or the whole buffer: what an elementwise optimizer updates

@@ -38,9 +38,9 @@ struct BlockBuilder {
   void record_mtp(Var x, Var table);
 
   // --- parameters ---
-  Var param(const char* name, Shape s, Init init, Group group,
-            std::vector<int64_t> stack = {}) const {
-    return t.param(name, s, init, group, trains_base(c), std::move(stack));
+  Var param(const char* name, Shape s, Init init, Group group, std::vector<int64_t> stack = {},
+            std::vector<HeadRows> heads = {}) const {
+    return t.param(name, s, init, group, trains_base(c), std::move(stack), std::move(heads));
   }
   Init matrix_init(int64_t in, bool joins_residual) const {
     if (joins_residual && c.zero_projections) return Init::zeros();
@@ -52,9 +52,16 @@ struct BlockBuilder {
     return param("weight", {out, in}, matrix_init(in, joins_residual), Group::matrix);
   }
   // Several matrices of these rows, one below the other.
-  Var stacked(std::vector<int64_t> rows, int64_t in) const {
+  Var stacked(std::vector<int64_t> rows, int64_t in, std::vector<HeadRows> heads = {}) const {
     const int64_t out = std::reduce(rows.begin(), rows.end());
-    return param("weight", {out, in}, matrix_init(in, false), Group::matrix, std::move(rows));
+    return param("weight", {out, in}, matrix_init(in, false), Group::matrix, std::move(rows),
+                 std::move(heads));
+  }
+  // One matrix whose rows belong to heads.
+  Var of_heads(std::vector<HeadRows> heads, int64_t in) const {
+    int64_t out = 0;
+    for (const HeadRows& h : heads) out += h.count * h.rows;
+    return param("weight", {out, in}, matrix_init(in, false), Group::matrix, {}, std::move(heads));
   }
   Var bias(bool present, int64_t n, float value = 0) const {
     return present ? param("bias", {n}, Init::constant(value), Group::vector) : Var{};
@@ -121,7 +128,8 @@ struct BlockBuilder {
     {
       const auto scope = t.scope("qkv");
       const int64_t k = l.kv_heads * l.qk_dim, v = l.kv_heads * l.v_dim;
-      const Var w = stacked({l.heads * l.qk_dim, k, v}, c.dim);
+      const Var w = stacked({l.heads * l.qk_dim, k, v}, c.dim,
+                            {{l.heads, l.qk_dim}, {l.kv_heads, l.qk_dim}, {l.kv_heads, l.v_dim}});
       qkv = product(x, w, {.bias = bias(c.qkv_bias, l.qkv_size())});
     }
     if (c.value_residual && !first_values)
@@ -150,6 +158,7 @@ struct BlockBuilder {
   Var attend_latent(Var x, int64_t layer, Join join) const;
   Var latent_query(Var x, const LayerSpec& l) const;
   Var latent_norm(const char* name, Var x) const;
+  Var kv_weight(const LayerSpec& l) const;
   Var keys_and_values(Var latent, const LayerSpec& l) const;
   Var rotated(Var x, const LayerSpec& l, int64_t heads) const;
   Var attend_cached_latents(Var q, Var latent, Var k_rope, int64_t layer) const;

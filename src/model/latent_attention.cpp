@@ -14,10 +14,10 @@ Var BlockBuilder::latent_norm(const char* name, Var x) const {
 }
 
 Var BlockBuilder::latent_query(Var x, const LayerSpec& l) const {
-  const int64_t size = l.q_size();
+  const std::vector<HeadRows> heads{{l.heads, l.qk_dim}};
   if (!l.q_latent) {
     const auto scope = t.scope("q");
-    return product(x, weight(size, c.dim), {});
+    return product(x, of_heads(heads, c.dim), {});
   }
   {
     const auto scope = t.scope("q_a");
@@ -26,12 +26,20 @@ Var BlockBuilder::latent_query(Var x, const LayerSpec& l) const {
   }
   x = latent_norm("q_a_norm", x);
   const auto scope = t.scope("q_b");
-  return product(x, weight(size, l.q_latent), {});
+  return product(x, of_heads(heads, l.q_latent), {});
+}
+
+// The part of a head's key without position lies above its value.
+Var BlockBuilder::kv_weight(const LayerSpec& l) const {
+  const LatentSpec spec = l.latent();
+  std::vector<HeadRows> heads;
+  for (int64_t h = 0; h < spec.heads; ++h) heads.insert(heads.end(), {{1, spec.nope}, {1, spec.v}});
+  return of_heads(std::move(heads), l.kv_latent);
 }
 
 Var BlockBuilder::keys_and_values(Var latent, const LayerSpec& l) const {
   const auto scope = t.scope("kv_b");
-  return product(latent, weight(l.latent().kv_size(), l.kv_latent), {});
+  return product(latent, kv_weight(l), {});
 }
 
 // The rotated dims are the last ones of each head.
@@ -53,8 +61,7 @@ Var BlockBuilder::attend_cached_latents(Var q, Var latent, Var k_rope, int64_t l
   if (mode.absorb) {
     latent_cached(t, blocks, latent, k_rope, paged(), 0, 0);
     const auto scope = t.scope("kv_b");
-    return attention_latent(t, blocks, q, weight(l.latent().kv_size(), l.kv_latent), paged(),
-                            l.latent(), scores_of(l));
+    return attention_latent(t, blocks, q, kv_weight(l), paged(), l.latent(), scores_of(l));
   }
   const Shape tables = t.shape(inputs.tables);
   const CachedLatents all = latent_cached(t, blocks, latent, k_rope, paged(),

@@ -34,18 +34,29 @@ constexpr Iteration polar_express[] = {
     {2.3465413258596377, -1.7097828382687081, 0.42323551169305323},
 };
 
-std::vector<int64_t> matrices_of(const ParamSpec& p) {
-  return p.stack.empty() ? std::vector{p.shape[0]} : p.stack;
+// The rows of the matrices that make up a parameter.
+std::vector<int64_t> matrices_of(const ParamSpec& p, MuonHeads split) {
+  if (split == MuonHeads::all || p.heads.empty())
+    return p.stack.empty() ? std::vector{p.shape[0]} : p.stack;
+  const int64_t together = split == MuonHeads::pair ? 2 : 1;
+  std::vector<int64_t> rows;
+  for (const HeadRows& h : p.heads)
+    for (int64_t i = 0; i < h.count; i += together)
+      rows.push_back(h.rows * std::min(together, h.count - i));
+  return rows;
 }
 
 // One number per row of a matrix, per column where it is wide.
 int64_t neurons(int64_t rows, int64_t cols) { return std::max(rows, cols); }
 
+template <MuonHeads split>
 Shape neuron_shape(const ParamSpec& p) {
   int64_t n = 0;
-  for (const int64_t rows : matrices_of(p)) n += neurons(rows, p.shape[1]);
+  for (const int64_t rows : matrices_of(p, split)) n += neurons(rows, p.shape[1]);
   return {n, 1};
 }
+constexpr decltype(SlotSpec::shape) neuron_shapes[] = {
+    neuron_shape<MuonHeads::all>, neuron_shape<MuonHeads::single>, neuron_shape<MuonHeads::pair>};
 
 // Matrices of one shape, from any parameters: they go through every kernel together.
 struct MatrixBatch {
@@ -63,14 +74,15 @@ struct MatrixBatch {
 };
 
 // All matrices by shape, in the order of the parameters.
-std::vector<MatrixBatch> matrices_by_shape(const ParamStore& store, bool by_neuron) {
+std::vector<MatrixBatch> matrices_by_shape(const ParamStore& store, MuonHeads split,
+                                           bool by_neuron) {
   std::vector<MatrixBatch> all;
   for (const ParamSpec& p : store.specs()) {
     if (!p.trainable || p.group != Group::matrix) continue;
     const int64_t C = p.shape[1];
     int64_t at = store.begin(Part::weight, p);
     int64_t neuron = by_neuron ? store.begin(store.slot(neuron_slot, Group::matrix), p) : 0;
-    for (const int64_t R : matrices_of(p)) {
+    for (const int64_t R : matrices_of(p, split)) {
       const auto same = [&](const MatrixBatch& b) { return b.R == R && b.C == C; };
       auto batch = std::ranges::find_if(all, same);
       if (batch == all.end()) batch = all.insert(batch, {R, C, {}, {}});
@@ -240,25 +252,36 @@ void record_batch(Tape& t, const ParamStore& store, const UpdateVars& vars, cons
                .pieces = pieces});
 }
 
+// --muon-heads needs matrices with heads.
+void expect_heads(const ParamStore& store) {
+  for (const ParamSpec& p : store.specs())
+    if (p.trainable && !p.heads.empty()) return;
+  fail_usage("--muon-heads",
+             "has no effect: this run trains no matrices of q, k and v; leave it out");
+}
+
 std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
   const Groups matrices{Group::matrix};
+  const MuonHeads split = spec.muon.muon_heads;
   Optimizer muon;
   muon.groups = matrices;
   muon.slots = {{.name = momentum_slot, .groups = matrices}};
   if (by_neuron)
-    muon.slots.push_back({.name = neuron_slot, .groups = matrices, .shape = neuron_shape});
+    muon.slots.push_back(
+        {.name = neuron_slot, .groups = matrices, .shape = neuron_shapes[size_t(split)]});
   muon.record = [=](Tape& t, const ParamStore& store, const UpdateVars& vars) {
-    const std::vector<MatrixBatch> all = matrices_by_shape(store, by_neuron);
+    const std::vector<MatrixBatch> all = matrices_by_shape(store, split, by_neuron);
     if (all.empty())
       fail_usage("--optimizer",
                  "Muon updates weight matrices, and this run trains none; choose adamw");
+    if (split != MuonHeads::all) expect_heads(store);
     for (const MatrixBatch& b : bounded_batches(all, product_dtype(t.dtype())))
       record_batch(t, store, vars, b, spec);
   };
   muon.product_flops = [=](const ParamStore& store) {
     const bool exact = is_exact(spec, product_dtype(store.dtype()));
     double flops = 0;
-    for (const MatrixBatch& b : matrices_by_shape(store, false))
+    for (const MatrixBatch& b : matrices_by_shape(store, split, false))
       flops += product_flops_of(b, exact);
     return flops;
   };

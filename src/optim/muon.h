@@ -18,10 +18,20 @@ inline std::span<const std::string_view> names_of(MuonScale) {
   return names;
 }
 
+// What is orthogonalised as one matrix: all heads of q, of k and of v, or one or two heads of them.
+// In latent attention single and pair take the keys and the values of each head apart, because they
+// alternate in one matrix.
+enum class MuonHeads : uint8_t { all, single, pair };
+inline std::span<const std::string_view> names_of(MuonHeads) {
+  static constexpr auto names = std::to_array<std::string_view>({"all", "single", "pair"});
+  return names;
+}
+
 struct MuonConfig {
   float momentum = 0.95f;
   int64_t momentum_warmup = 300, momentum_cooldown = 50;
   MuonScale muon_scale = MuonScale::rms;
+  MuonHeads muon_heads = MuonHeads::all;
   bool cautious_decay = false;
 
   template <class V>
@@ -34,6 +44,9 @@ struct MuonConfig {
     v("muon_scale", muon_scale,
       "Muon: size of an update; rms: as large as AdamW's, for AdamW's --lr; spectral: "
       "sqrt(max(1, rows / columns)), for an --lr 20 to 100 times larger");
+    v("muon_heads", muon_heads,
+      "Muon: heads of q, k and v that are orthogonalised together; all: as one matrix each; single "
+      "or pair: one or two heads at a time");
     v("cautious_decay", cautious_decay,
       "Muon: decay only the weights that the update moves toward 0");
   }

@@ -477,9 +477,11 @@ TEST(Clipped, MaxTokensSaysSo) {
 // user chooses another optimizer.
 TEST(Arguments, SettingsOfMuonNeedMuon) {
   const Folder folder;
-  for (const std::string flag : {"--momentum", "--muon-scale", "--cautious-decay"}) {
+  for (const std::string flag :
+       {"--momentum", "--muon-scale", "--muon-heads", "--cautious-decay"}) {
     const Arguments value = flag == "--momentum"     ? Arguments{"0.9"}
                             : flag == "--muon-scale" ? Arguments{"spectral"}
+                            : flag == "--muon-heads" ? Arguments{"pair"}
                                                      : Arguments{};
     const Ran r = run(folder, Arguments{"pretrain", "--preset", "tiny", flag} + value);
     EXPECT_EQ(r.status, 2) << flag;

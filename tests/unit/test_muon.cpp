@@ -1,11 +1,12 @@
 // Muon and NorMuon: the step of the published formulas in double, with matrices that are tall, wide
-// and stacked; the schedule of the momentum; factors by group.
+// and stacked, and heads apart; the schedule of the momentum; factors by group.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "core/plan.h"
 #include "cpu/reference/reference.h"
+#include "model/decoder.h"
 #include "op_cases.h"
 #include "optim/update.h"
 #include "sys/error.h"
@@ -18,7 +19,15 @@ namespace {
 using namespace muon_test;
 
 std::vector<ParamSpec> params() {
-  return {{.name = "qkv", .shape = {20, 12}, .init = Init::uniform(1), .stack = {12, 5, 3}},
+  return {{.name = "qkv",
+           .shape = {20, 12},
+           .init = Init::uniform(1),
+           .stack = {12, 4, 4},
+           .heads = {{3, 4}, {2, 2}, {2, 2}}},
+          {.name = "kv_b",
+           .shape = {15, 7},
+           .init = Init::uniform(1),
+           .heads = {{1, 3}, {1, 2}, {1, 3}, {1, 2}, {1, 3}, {1, 2}}},
           {.name = "wide", .shape = {3, 37}, .init = Init::uniform(1)},
           {.name = "tall", .shape = {41, 4}, .init = Init::uniform(1)},
           // Of shapes that there are already, so that matrices of different parameters are batched.
@@ -103,6 +112,14 @@ Matrix rows_of(const Matrix& all, int64_t begin, int64_t count) {
   return {count, all.C, {at, at + count * all.C}};
 }
 
+// The rows of the matrices of a parameter, by hand.
+std::vector<int64_t> rows_of_matrices(const ParamSpec& p, MuonHeads heads) {
+  if (heads != MuonHeads::all && p.name == "kv_b") return {3, 2, 3, 2, 3, 2};
+  if (heads == MuonHeads::pair && p.name == "qkv") return {8, 4, 4, 4};
+  if (heads == MuonHeads::single && p.name == "qkv") return {4, 4, 4, 2, 2, 2, 2};
+  return p.stack.empty() ? std::vector{p.shape[0]} : p.stack;
+}
+
 void expect_steps_of_the_formula(Backend& backend, DType dtype, const UpdateSpec& spec,
                                  double limit) {
   Update got(backend, dtype, spec);
@@ -117,7 +134,7 @@ void expect_steps_of_the_formula(Backend& backend, DType dtype, const UpdateSpec
     if (p.group != Group::matrix) continue;
     const std::vector<float> w = got.weights(p.name);
     int64_t row = 0;
-    for (const int64_t rows : p.stack.empty() ? std::vector{p.shape[0]} : p.stack) {
+    for (const int64_t rows : rows_of_matrices(p, spec.muon.muon_heads)) {
       const Matrix begun = rows_of(start[p.name], row, rows);
       Expected want{begun, {rows, p.shape[1], std::vector<double>(begun.x.size())}, {}};
       for (int step = 0; step < 3; ++step) want.step(rows_of(gradient(p, step), row, rows), spec);
@@ -148,6 +165,59 @@ TEST(Muon, StepIsTheFormulaInDouble) {
         // An iteration subtracts terms that are up to 22 times as large as its result.
         expect_steps_of_the_formula(*backend, DType::bf16, spec, 0.15);
       }
+}
+
+// Heads of q, k and v one by one or in pairs, the last one alone; keys and values of latent
+// attention head by head.
+TEST(Muon, StepOfGroupsOfHeadsIsTheFormulaInDouble) {
+  std::vector<std::unique_ptr<Backend>> backends = cases::fast_backends(2);
+  backends.push_back(make_reference_backend());
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::normuon})
+    for (const auto& backend : backends)
+      for (const MuonHeads heads : {MuonHeads::single, MuonHeads::pair}) {
+        const UpdateSpec spec{
+            .optimizer = kind, .decay = 0.3f, .muon = {.muon_heads = heads}, .exact_f32 = true};
+        SCOPED_TRACE(fmt::format("{} {} {}", int(kind), int(heads), backend->describe()));
+        expect_steps_of_the_formula(*backend, DType::f32, spec, 1e-4);
+        expect_steps_of_the_formula(*backend, DType::bf16, spec, 0.15);
+      }
+}
+
+TEST(Muon, GroupsOfHeadsNeedHeads) {
+  const auto backend = make_reference_backend();
+  const UpdateSpec spec{.optimizer = OptimizerKind::muon, .muon = {.muon_heads = MuonHeads::pair}};
+  EXPECT_EQ(message_of([&] {
+              Update u(*backend, DType::f32, spec,
+                       {{.name = "m", .shape = {4, 4}, .init = Init::zeros()}});
+            }),
+            "[--muon-heads] has no effect: this run trains no matrices of q, k and v; leave it "
+            "out");
+}
+
+// What a model declares: heads cover the rows of q, k and v, and those of latent attention.
+TEST(Muon, ModelsDeclareTheirHeads) {
+  ModelConfig c = preset("tiny");
+  const auto heads_of = [](const ModelConfig& model, const std::string& name) {
+    std::vector<std::pair<int64_t, int64_t>> all;
+    for (const ParamSpec& p : decoder_params(model.resolve()))
+      if (p.name == name)
+        for (const HeadRows& h : p.heads) all.emplace_back(h.count, h.rows);
+    return all;
+  };
+  using Heads = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(heads_of(c, "blocks.0.attn.qkv.weight"), (Heads{{4, 64}, {2, 64}, {2, 64}}));
+  EXPECT_EQ(heads_of(c, "blocks.0.attn.out.weight"), Heads{});
+  c = preset("mla-124m");
+  const Heads kv = heads_of(c, "blocks.0.attn.kv_b.weight");
+  ASSERT_EQ(kv.size(), size_t(2 * c.heads));
+  EXPECT_EQ(kv[0], (std::pair{int64_t(1), c.mla.nope_dim}));
+  EXPECT_EQ(kv[1], (std::pair{int64_t(1), c.v_head_dim}));
+  for (const ParamSpec& p : decoder_params(c)) {
+    if (p.heads.empty()) continue;
+    int64_t rows = 0;
+    for (const HeadRows& h : p.heads) rows += h.count * h.rows;
+    EXPECT_EQ(rows, p.shape[0]) << p.name;
+  }
 }
 
 // The other groups take AdamW's steps to the bit.
