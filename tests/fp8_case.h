@@ -189,7 +189,8 @@ inline Fp8Matrix random_fp8(int64_t n, uint32_t seed, DType format, float scale)
 inline std::vector<ModelCase> fp8_models() {
   std::vector<ModelCase> all;
   for (ModelCase m : model_cases()) {
-    if (m.name != "llama" && m.name != "gpt2" && m.name != "nocap" && m.name != "nanochat")
+    if (m.name != "llama" && m.name != "gpt2" && m.name != "nocap" && m.name != "nanochat" &&
+        m.name != "key_offset")
       continue;
     m.config.dim = 32, m.config.hidden = 48, m.config.init_std = 0.1f;
     all.push_back(m);

@@ -203,6 +203,21 @@ std::vector<ModelCase> make_cases() {
                 c.bigram_embeds = 7, c.smear = true;
                 c.lora = {.rank = 2, .alpha = 3};
               }),
+      variant("key_offset", [](C& c) { c.rotary = 0.5f, c.key_offset_pattern = "O"; }),
+      with_documents(variant("key_offset_values",
+                             [](C& c) {
+                               c.qk_norm = QkNorm::after_rope, c.rotary = 0.5f, c.layers = 4;
+                               c.key_offset_pattern = "NO", c.window_pattern = "SL", c.window = 3;
+                               c.value_embeds = 1, c.value_residual = c.smear = true;
+                               c.kv_heads = 1, c.v_head_dim = 7, c.dropout_attention = 0.2f;
+                             })),
+      variant("lora_key_offset",
+              [](C& c) {
+                c.rope_pairs = RopePairs::interleaved, c.head_dim = 6, c.rotary = 1 / 3.f;
+                c.key_offset_pattern = "O", c.mixer_pattern = "AN", c.layers = 3, c.mtp = 1;
+                c.qk_norm = QkNorm::before_rope, c.qk_norm_whole = true, c.kv_heads = 4;
+                c.lora = {.rank = 2, .alpha = 3};
+              }),
       variant("small_gate", [](C& c) { c.output_gate = OutputGate::per_head, c.gate_inputs = 5; }),
       variant("small_gate_post",
               [](C& c) {

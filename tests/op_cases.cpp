@@ -137,6 +137,28 @@ OpCase qk_case(const char* name, QkNorm norms, bool gains, int64_t kv_share, Rop
           {.B = 4, .T = 256, .H = 12, .D = 64}};
 }
 
+// Rows of several sequences, of which one begins in the middle, with padding at the end.
+OpCase offset_case(const char* name, int64_t kv_share, int64_t parts, int64_t v_dim, bool shared) {
+  const auto record = [=](Recorder& r) {
+    const auto [B, T, C, N, H, D, V] = r.d;
+    const HeadLayout k = packed_qkv(H, std::max<int64_t>(1, H / kv_share), D, v_dim ? v_dim : D).k;
+    const Var at = r.ids("at", {B, T}, [T = T](int64_t i) {
+      const int64_t b = i / T, t = i % T;
+      return b > 0 && t == T - 1 ? -1 : t < 3 ? t + 2 * b : t % 3 ? t % 7 : 0;
+    });
+    const Var qkv = r.x("qkv", {B, T, k.token});
+    r.output(offset_keys(r.t, qkv, at, k, D / parts));
+    if (shared) r.output(add(r.t, qkv, qkv, 0.5f));
+  };
+  return {name,
+          record,
+          {{.B = 2, .T = 5, .H = 4, .D = 8},
+           {.B = 1, .T = 1, .H = 2, .D = 6},
+           {.B = 3, .T = 23, .H = 2, .D = 20},
+           {.B = 2, .T = 150, .H = 2, .D = 64}},
+          {.B = 4, .T = 256, .H = 12, .D = 64}};
+}
+
 // The layout of q, k and v: in one tensor; in three; or q alone, and k and v head by head in one.
 enum class Lies { packed, apart, by_head };
 
@@ -359,6 +381,8 @@ std::vector<OpCase> make_cases() {
       qk_case("qk_norm_after_plain", QkNorm::after_rope, false, 2, {.rotary = 0.5}),
       qk_case("qk_rope_wide_v", QkNorm::none, false, 2, {.v_dim = 24}),
       qk_case("qk_norm_narrow_v", QkNorm::before_rope, true, 1, {.rotary = 0.5, .v_dim = 8}),
+      offset_case("offset_keys", 1, 2, 0, false),
+      offset_case("offset_keys_shared", 2, 3, 24, true),
       attention_case("attention_mha", {}),
       attention_case("attention_gqa", {.kv_share = 2}),
       attention_case("attention_mqa", {.kv_share = 0}),

@@ -231,6 +231,25 @@ struct QkNormRopeBwdArgs {
   QkSpec spec = {};
 };
 
+// Partial key offset, in place: in every head of k, the dims from `first` on become those of the
+// token before. A token without one (PreviousTokensArgs says which) and padding keep their own.
+// With a cache the kernel first stores these dims of all rows there, then reads those before them.
+struct OffsetKeysArgs {
+  Tensor y;     // (B, T, ..), tokens of k.token elements
+  Tensor kept;  // (B * T, n): scratch, with n = k.heads * (k.width - first); or the cache (blocks,
+                // cache_block * n), laid out like that of AttentionCachedArgs
+  Tensor positions;       // (B, T) i32; negative: padding, not stored
+  Tensor sequences = {};  // (1, N) i32, with a cache
+  Tensor tables = {};     // (sequences, blocks of each) i32, with a cache
+  HeadLayout k;
+  int64_t first = 0;
+  bool back = false;  // y is the gradient of the result and becomes that of the input; no cache
+
+  // Elements of a token that are stored. Always inlined, because files compiled for several
+  // instruction sets call it.
+  [[gnu::always_inline]] int64_t size() const { return k.heads * (k.width - first); }
+};
+
 // --- attention ---
 
 // Heads of q, k or v in a tensor whose leading dims are (B, T). Several views may share a tensor:

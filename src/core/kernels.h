@@ -21,6 +21,7 @@
   KERNEL(norm_bwd, NormBwdArgs)                  \
   KERNEL(qk_norm_rope, QkNormRopeArgs)           \
   KERNEL(qk_norm_rope_bwd, QkNormRopeBwdArgs)    \
+  KERNEL(offset_keys, OffsetKeysArgs)            \
   KERNEL(attention, AttentionArgs)               \
   KERNEL(attention_bwd, AttentionBwdArgs)        \
   KERNEL(attention_cached, AttentionCachedArgs)  \

@@ -183,10 +183,14 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
 
 // The tensors of which a block has a part: of layers, of modules, and one for each level of states.
 void Runner::find_caches() {
-  for (int64_t layer = 0; layer < config_.layers + spec_.modules; ++layer)
-    if (const std::string name = fmt::format("cache.{}", layer); memory_.state.has(name))
-      caches_.push_back(memory_.state.find(name));
-  if (memory_.state.has("cache.tokens")) caches_.push_back(memory_.state.find("cache.tokens"));
+  const auto find = [&](const std::string& name) {
+    if (memory_.state.has(name)) caches_.push_back(memory_.state.find(name));
+  };
+  for (int64_t layer = 0; layer < config_.layers + spec_.modules; ++layer) {
+    find(fmt::format("cache.{}", layer));
+    find(fmt::format("cache.keys.{}", layer));
+  }
+  find("cache.tokens");
   if (!spec_.modules) return;
   Tensor level = memory_.state.find("cache.states");
   const int64_t bytes = level.bytes() / state_levels(spec_.modules);

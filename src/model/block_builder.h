@@ -134,7 +134,8 @@ struct BlockBuilder {
     }
     if (c.value_residual && !first_values)
       first_values = columns(t, qkv, layout.v.offset, l.v_size());
-    const Qkv heads = packed(mixed_values(turned(qkv, l), qkv, l, layout.v), layout);
+    const Var keyed = offset(turned(qkv, l), layer, layout.k);
+    const Qkv heads = packed(mixed_values(keyed, qkv, l, layout.v), layout);
     const AttnSpec spec = scores_of(l);
     const Masks masks{slopes, inputs.documents, relative};
     Var y = mode.cache_blocks ? attention_cached(t, cache(layer), heads, paged(), masks, spec)
@@ -216,6 +217,23 @@ struct BlockBuilder {
                                 .eps = c.norm_eps});
     // Rotation alone is in place, so dropping would save nothing.
     if (c.qk_norm != QkNorm::none) drop_light(y);
+    return y;
+  }
+
+  // Partial key offset: the un-rotated dims of every key become those of the token before.
+  Var offset(Var qkv, int64_t layer, const HeadLayout& k) const {
+    const LayerSpec& l = layers[size_t(layer)];
+    if (!l.key_offset) return qkv;
+    const int64_t first = l.qk_dim - l.key_offset;
+    Var y;
+    if (mode.cache_blocks) {
+      const Var kept = t.state("cache.keys." + std::to_string(layer),
+                               {mode.cache_blocks, cache_block * l.kept_keys()}, t.dtype());
+      y = offset_keys_cached(t, kept, qkv, paged(), k, first);
+    } else {
+      y = offset_keys(t, qkv, inputs.positions, k, first);
+    }
+    if (c.qk_norm != QkNorm::none) drop_light(y);  // else it is in place, as the rotation
     return y;
   }
 

@@ -69,6 +69,7 @@ struct ModelConfig {
   int64_t rope_context = 0;
   std::string rope_pattern = "";
   double rope_local_theta = 1e4;
+  std::string key_offset_pattern = "";
   int64_t relative_buckets = 32, relative_distance = 128;
   Norm norm = Norm::rms;
   bool norm_gain = true;
@@ -145,6 +146,9 @@ struct ModelConfig {
       "or N (none); empty: R");
     v("rope_local_theta", rope_local_theta,
       "RoPE base frequency of the layers that --rope-pattern marks L");
+    v("key_offset_pattern", key_offset_pattern,
+      "keys of the layers, repeated: O (partial key offset: the dims that RoPE does not rotate are "
+      "those of the token before) or N (their own); empty: N");
     v("relative_buckets", relative_buckets,
       "relative: buckets of distances; half of them are one distance each, the others grow "
       "logarithmically");

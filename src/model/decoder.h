@@ -29,8 +29,8 @@ DecoderInputs declare_inputs(Tape&, int64_t B, int64_t T, bool documents);
 struct DecoderMode {
   Recompute recompute = Recompute::none;
   bool dropout = false;  // as in the config; off for evaluation
-  // More than 0: a paged KV cache of this many blocks, in the states "cache.<layer>" that all
-  // programs share. The rows of the batch (1, N) are then tokens of any sequences.
+  // More than 0: a paged KV cache of this many blocks, in states that all programs share and whose
+  // names begin with "cache.". The rows of the batch (1, N) are then tokens of any sequences.
   int64_t cache_blocks = 0;
   CacheFormat cache = CacheFormat::plain;
   int64_t positions = 0;  // with a cache: positions are below this; 0: the model's context

@@ -34,6 +34,37 @@ void resolve_ropes(ModelConfig& c) {
   c.rope_pattern = ropes.find_first_not_of('R') == ropes.npos ? "" : ropes;
 }
 
+// The same with the letters of layers without attention replaced by N; empty if no key is offset.
+void resolve_key_offsets(ModelConfig& c) {
+  if (c.key_offset_pattern.empty()) return;
+  const std::string given = c.key_offset_pattern;
+  check_pattern(given, "ON", "a key_offset_pattern of O and N");
+  c.key_offset_pattern = "";
+  if (given.find('O') == given.npos) return;
+  if (c.position != Position::rope)
+    fail("model", "expected position rope with a key_offset_pattern, got {}",
+         enum_name(c.position));
+  if (const int64_t turned = rotated_dims(c); turned == 0 || turned == c.head_dim)
+    fail("model",
+         "key_offset_pattern needs keys that RoPE rotates in part: expected rotary between 0 and "
+         "1, got {}",
+         c.rotary);
+  if (c.window == 1 || c.long_window == 1)
+    fail("model", "key_offset_pattern needs windows of at least 2 tokens, got 1");
+  std::string offsets;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const bool attends = c.mixer_pattern.empty() || letter_of(c.mixer_pattern, i) == 'A';
+    offsets += attends ? letter_of(given, i) : 'N';
+    if (offsets.back() == 'O' && !c.rope_pattern.empty() && letter_of(c.rope_pattern, i) == 'N')
+      fail("model",
+           "expected no layer with O in key_offset_pattern and N in rope_pattern, got layer {}", i);
+  }
+  if (offsets.find('O') == offsets.npos)
+    fail("model", "expected a key_offset_pattern with O in a layer with attention, got {}",
+         in_quotes(given));
+  c.key_offset_pattern = offsets;
+}
+
 }  // namespace
 
 void resolve_layers(ModelConfig& c) {
@@ -61,6 +92,7 @@ void resolve_layers(ModelConfig& c) {
     fail("model", "expected a long_window of 0 to {}, got {}", most, c.long_window);
   check_pattern(c.window_pattern, "SL", "a window_pattern of S and L");
   resolve_ropes(c);
+  resolve_key_offsets(c);
 }
 
 std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
@@ -84,6 +116,8 @@ std::vector<LayerSpec> layer_specs(const ModelConfig& config) {
     const char rope = c.rope_pattern.empty() ? 'R' : letter_of(c.rope_pattern, i);
     l.rope = c.position == Position::rope && c.rotary > 0 && rope != 'N';
     l.rope_local = l.rope && rope == 'L';
+    if (!c.key_offset_pattern.empty() && letter_of(c.key_offset_pattern, i) == 'O')
+      l.key_offset = l.qk_dim - rotated_dims(c);
     if (const int64_t last = i - (c.layers - c.value_embeds); c.value_embeds > 0)
       l.value_embed = i < c.value_embeds ? i : last >= 0 ? last : -1;
     l.value_residual = c.value_residual && std::exchange(attended, true);
@@ -97,7 +131,7 @@ LayerSpec mtp_layer(const ModelConfig& c) {
   const LayerSpec& last = all.back();
   own.hidden = last.hidden, own.shared_hidden = last.shared_hidden;
   own.experts = last.experts, own.top_k = last.top_k;
-  own.x0 = own.value_residual = false, own.skip = own.value_embed = -1;
+  own.x0 = own.value_residual = false, own.skip = own.value_embed = -1, own.key_offset = 0;
   return own;
 }
 
@@ -140,7 +174,8 @@ bool reads_previous_tokens(const ModelConfig& c) { return c.smear || c.bigram_em
 
 int64_t cache_block_bytes(const ModelConfig& config, CacheFormat format, DType plain) {
   int64_t bytes = reads_previous_tokens(config) ? cache_block * size_of(DType::i32) : 0;
-  for (const LayerSpec& l : layer_specs(config)) bytes += l.cache(format, plain).block_bytes();
+  for (const LayerSpec& l : layer_specs(config))
+    bytes += l.cache(format, plain).block_bytes() + cache_block * l.kept_keys() * size_of(plain);
   return bytes;
 }
 

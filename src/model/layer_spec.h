@@ -25,6 +25,7 @@ struct LayerSpec {
   int64_t window = 0;             // tokens a query attends to, including its own; 0: all previous
   bool rope = false;
   bool rope_local = false;  // with the base of local layers, not scaled
+  int64_t key_offset = 0;   // last dims of each key that are those of the token before
   // What the layer adds to its values, with learned weights.
   int64_t value_embed = -1;     // row of this table of embeddings; -1: none
   bool value_residual = false;  // the values of the first layer with attention
@@ -44,6 +45,8 @@ struct LayerSpec {
   int64_t v_size() const { return kv_heads * v_dim; }
   int64_t qkv_size() const { return q_size() + k_size() + v_size(); }
   int64_t y_size() const { return heads * v_dim; }
+  // Elements of a token's own keys that a cache keeps for the token after it.
+  int64_t kept_keys() const { return kv_heads * key_offset; }
   // With a latent: the heads, and the columns of the matrix that computes keys and values.
   LatentSpec latent() const {
     return {.heads = heads, .nope = qk_dim - rope_dim, .rope = rope_dim, .v = v_dim};

@@ -54,6 +54,8 @@ void need_plain(Needs& needs, const ModelConfig& c) {
   needs.expect(c.qk_norm == QkNorm::none, "qk_norm none", enum_name(c.qk_norm));
   needs.expect(c.value_embeds == 0, "value_embeds 0", c.value_embeds);
   needs.expect(!c.value_residual, "value_residual false", c.value_residual);
+  needs.expect(c.key_offset_pattern.find('O') == std::string::npos, "no O in key_offset_pattern",
+               c.key_offset_pattern);
   needs.expect(c.rotary == 1, "rotary 1", c.rotary);
   needs.expect(c.position == Position::rope, "position rope", enum_name(c.position));
   const float mscale = c.mla.yarn_mscale, mscale_all = c.mla.yarn_mscale_all;

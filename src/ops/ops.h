@@ -64,6 +64,13 @@ struct Normed {
 };
 Normed norm(Tape&, Var x, Var residual, Var gain, Var bias, const NormSpec&);
 
+// --- offset_keys.cpp ---
+// Packed q | k | v (B, T, k.token) with, in every head of k, the dims from `first` on of the token
+// before; see OffsetKeysArgs.
+Var offset_keys(Tape&, Var qkv, Var positions, const HeadLayout& k, int64_t first);
+// With a paged cache of these dims, a state (blocks, cache_block * k.heads * (k.width - first)).
+Var offset_keys_cached(Tape&, Var cache, Var qkv, const Paged&, const HeadLayout& k, int64_t first);
+
 // --- attention.cpp ---
 // On packed q | k | v (B, T, spec.token()).
 Var qk_norm_rope(Tape&, Var qkv, Var positions, Var rope, Var q_gain, Var k_gain, const QkSpec&);

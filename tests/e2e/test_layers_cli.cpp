@@ -56,13 +56,20 @@ const Choice choices[] = {
      "cannot express act = relu2"},
     {"recipe",
      words("--layers 4 --act relu2 --norm-gain=false --embed-norm --qk-norm before_rope "
-           "--qk-norm-gain=false --rotary 0.5 --score-scale 0.3 --x0-skip --u-skips "
+           "--qk-norm-gain=false --rotary 0.5 --key-offset-pattern ONN --score-scale 0.3 "
+           "--x0-skip --u-skips "
            "--value-embeds 1 --value-residual --smear --bigram-embeds 50 --output-gate per_head "
            "--gate-inputs 8 --window 6 --long-window 12 --window-pattern LSS "
            "--window-schedule 0:2,2:6 --long-window-schedule 0:4,3:12 --tied=false "
            "--zero-projections --zero-head --embed-std 1 --logit-scale 0.25 --logit-softcap 15 "
            "--lr-factors vector:5,embedding:2"),
-     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it"}};
+     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it"},
+    {"key-offset",
+     words("--norm layer --norm-bias --parallel-residual --rotary 0.5 --kv-heads 0 --qkv-bias "
+           "--out-bias --mlp-bias --act gelu_erf --tied=false --key-offset-pattern O "
+           "--recompute light --document-mask"),
+     "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: gpt_neox "
+     "cannot express key_offset_pattern = O"}};
 
 // The tensors of the modules of multi-token prediction of a model with `layers` layers, without the
 // copies that deepseek_v3 stores of the model's own embedding and head.

@@ -45,7 +45,7 @@ inline std::vector<ModelConfig> tiny_configs() {
   all[2].position = Position::alibi, all[2].window = 5, all[2].window_pattern = "SL";
   all[2].attention_softcap = 8, all[2].logit_softcap = 6;
   all[3].qk_norm = QkNorm::before_rope, all[3].output_gate = OutputGate::per_head;
-  all[3].norm_place = NormPlace::sandwich, all[3].rotary = 0.5f;
+  all[3].norm_place = NormPlace::sandwich, all[3].rotary = 0.5f, all[3].key_offset_pattern = "O";
   return all;
 }
 
@@ -66,6 +66,7 @@ inline std::vector<ModelConfig> long_configs() {
   all[7].x0_skip = all[7].u_skips = all[7].embed_norm = true, all[7].norm_gain = false;
   all[7].qk_norm = QkNorm::before_rope, all[7].qk_norm_gain = false, all[7].rotary = 0.5f;
   all[7].window = 30, all[7].long_window = 90, all[7].window_pattern = "LSS";
+  all[7].key_offset_pattern = "ONN";
   all[7].smear = true, all[7].bigram_embeds = 31;
   all[7].output_gate = OutputGate::per_head, all[7].gate_inputs = 8;
   all[7].act = Act::relu2, all[7].score_scale = 0.7f, all[7].logit_scale = 0.6f;

@@ -114,6 +114,36 @@ TEST(Architecture, RefusesEmbeddingsThatCannotWork) {
   EXPECT_EQ(c.resolve().gate_inputs, 0);  // all of them
 }
 
+TEST(Architecture, RefusesKeyOffsetsThatCannotWork) {
+  const auto refusal = [](auto change) {
+    ModelConfig c = small();
+    c.rotary = 0.5f, c.key_offset_pattern = "NO";
+    change(c);
+    return message_of([&] { c.resolve(); });
+  };
+  using C = ModelConfig&;
+  EXPECT_EQ(refusal([](C) {}), "no error");
+  EXPECT_EQ(refusal([](C c) { c.key_offset_pattern = "YES"; }),
+            "[model] expected a key_offset_pattern of O and N, got \"YES\"");
+  for (const char* rotary : {"0", "1"})
+    EXPECT_EQ(refusal([&](C c) { c.rotary = float(*rotary - '0'); }),
+              "[model] key_offset_pattern needs keys that RoPE rotates in part: expected rotary "
+              "between 0 and 1, got " +
+                  std::string(rotary));
+  EXPECT_EQ(refusal([](C c) { c.position = Position::alibi; }),
+            "[model] expected position rope with a key_offset_pattern, got alibi");
+  EXPECT_EQ(refusal([](C c) { c.long_window = 1; }),
+            "[model] key_offset_pattern needs windows of at least 2 tokens, got 1");
+  EXPECT_EQ(
+      refusal([](C c) { c.rope_pattern = "RN"; }),
+      "[model] expected no layer with O in key_offset_pattern and N in rope_pattern, got layer 1");
+  EXPECT_EQ(refusal([](C c) { c.mixer_pattern = "AN"; }),
+            "[model] expected a key_offset_pattern with O in a layer with attention, got \"NO\"");
+  EXPECT_EQ(
+      refusal([](C c) { c.rotary = 1, c.mla = {.kv_latent = 10, .nope_dim = 3, .rope_dim = 4}; }),
+      "[model] latent attention needs no O in key_offset_pattern (got NO)");
+}
+
 TEST(Architecture, RefusesScalesThatAreNoNumbers) {
   ModelConfig c = small();
   c.score_scale = -1;

@@ -47,6 +47,23 @@ TEST(LayerSpecs, MayHaveValuesOfAnotherWidth) {
   EXPECT_EQ(c.resolve().v_head_dim, 0);  // as head_dim
 }
 
+TEST(LayerSpecs, MayOffsetKeys) {
+  ModelConfig c = tiny_config();
+  const int64_t plain = cache_block_bytes(c, CacheFormat::fp8, DType::bf16);
+  c.layers = 5, c.rotary = 0.5f, c.key_offset_pattern = "NOO", c.mixer_pattern = "AANAA";
+  c.mtp = 1;
+  EXPECT_EQ(c.resolve().key_offset_pattern, "NONNO");  // the third layer has no keys
+  std::vector<int64_t> offsets;
+  for (const LayerSpec& l : layer_specs(c)) offsets.push_back(l.key_offset);
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 2, 0, 0, 2}));
+  EXPECT_EQ(mtp_layer(c).key_offset, 0);
+  // Beside four layers of keys and values, two of offset keys as they were, in full precision.
+  EXPECT_EQ(cache_block_bytes(c, CacheFormat::fp8, DType::bf16),
+            2 * plain + 2 * cache_block * 2 * 2 * 2);
+  c.key_offset_pattern = "N", c.rotary = 1;
+  EXPECT_EQ(c.resolve().key_offset_pattern, "");
+}
+
 TEST(LayerSpecs, MayHaveNoAttention) {
   ModelConfig c = tiny_config();
   c.layers = 5, c.mixer_pattern = "NA", c.window = 7;

@@ -115,6 +115,7 @@ TEST(ModelFolder, RoundTripsItsOwnShapes) {
            with(l, [](C c) { c.score_scale = 0.3f, c.embed_norm = true; }),
            with(l, [](C c) { c.logit_scale = 0.5f, c.layers = 4, c.x0_skip = c.u_skips = true; }),
            with(l, [](C c) { c.smear = true, c.bigram_embeds = 11; }),
+           with(l, [](C c) { c.rotary = 0.4f, c.key_offset_pattern = "NO"; }),
            with(l, [](C c) { c.output_gate = OutputGate::per_head, c.gate_inputs = 4; }),
            with(l, [](C c) { c.value_embeds = 1, c.value_residual = true; }),
            with(gpt2_like(), [](C c) { c.layers = 3, c.mixer_pattern = "NA"; }),

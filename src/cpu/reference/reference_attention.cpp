@@ -1,5 +1,5 @@
-// Reference kernels over heads: norm and rotation of q and k, attention row by row with every score
-// of the row in memory.
+// Reference kernels over heads: norm and rotation of q and k, partial key offset, attention row by
+// row with every score of the row in memory.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -101,6 +101,39 @@ void qk_norm_rope_bwd(Stream& s, const QkNormRopeBwdArgs& args) {
   store(args.dqkv, dx);
   store(args.dq_gain, dgq);
   store(args.dk_gain, dgk);
+}
+
+void offset_keys(Stream&, const OffsetKeysArgs& args) {
+  const auto at = load_ints(args.positions), of = load_ints(args.sequences),
+             tables = load_ints(args.tables);
+  const int64_t size = args.size(), width = args.k.width - args.first;
+  const auto place = [&](int64_t n, int64_t i) {  // in y, of element i of those that are stored
+    return args.k.at(n, i / width) + args.first + i % width;
+  };
+  // What is stored of the token at position p of row n's sequence, which is row m.
+  const auto stored = [&](int64_t n, int64_t p, int64_t m) {
+    if (args.tables)
+      m = tables[of[n] * args.tables.cols() + p / cache_block] * cache_block + p % cache_block;
+    const DType dtype = args.kept.dtype;
+    return Tensor{args.kept.data + m * size * size_of(dtype), {1, size}, dtype};
+  };
+  Doubles y = load(args.y), own(static_cast<size_t>(size));
+  for (int64_t n = 0; n < int64_t(at.size()); ++n) {
+    for (int64_t i = 0; i < size; ++i) own[i] = y[place(n, i)];
+    if (!args.tables || at[n] >= 0) store(stored(n, at[n], n), own);
+    for (int64_t i = 0; args.back && i < size; ++i) y[place(n, i)] = 0;
+  }
+  for (int64_t n = 0; n < int64_t(at.size()); ++n) {
+    const bool takes = at[n] > 0 && (args.tables || n % args.positions.cols() > 0);
+    if (args.back) {
+      const Doubles d = load(stored(n, at[n], n));
+      for (int64_t i = 0; i < size; ++i) y[place(takes ? n - 1 : n, i)] += d[i];
+    } else if (takes) {
+      const Doubles before = load(stored(n, at[n] - 1, n - 1));
+      for (int64_t i = 0; i < size; ++i) y[place(n, i)] = before[i];
+    }
+  }
+  store(args.y, y);
 }
 
 namespace {
