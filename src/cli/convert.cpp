@@ -54,6 +54,9 @@ void run_convert(const ConvertFlags& flags) {
         counted(c.left_out, "module"));
   if (c.other_gelu)
     say("llama.cpp computes the GELU of gptneox by its tanh form, within 0.0005 of the model's\n");
+  if (c.more_spaces)
+    say("llama.cpp puts a space before every text, also after a special token; this tokenizer "
+        "leaves some of them out\n");
   if (!flags.to.empty() && c.model_type == enum_name(HfType::hearth))
     say("{} is for hearth alone: no other program reads the model_type hearth\n", flags.to);
   if (!c.tokenizer) say("{} has no tokenizer, so none was written\n", c.from);

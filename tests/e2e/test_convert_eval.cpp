@@ -4,6 +4,7 @@
 #include "e2e/short_runs.h"
 #include "formats/safetensors.h"
 #include "served_folder.h"
+#include "tokenizer_data.h"
 
 namespace hearth {
 namespace {
@@ -164,6 +165,36 @@ TEST(ConvertEval, WritesBothFormatsOrNone) {
     EXPECT_EQ(r.status, 0) << r.err;
     EXPECT_TRUE(fs::exists(gguf) && fs::exists(fs::path(to) / "config.json")) << gguf;
   }
+}
+
+// The tokenizer of Mistral's models since v0.3: one space, at the start of a text.
+TEST(ConvertEval, SaysWhereLlamaCppPutsMoreSpaces) {
+  const Folder folder;
+  const std::string served = folder / "served";
+  const fs::path model = served;
+  write_served_folder(model);
+  nlohmann::json vocab{{"<unk>", 0}, {"\u2581", 257}, {"a", 258}, {"\u2581a", 259}};
+  for (int b = 0; b < 256; ++b) vocab[fmt::format("<0x{:02X}>", b)] = b + 1;
+  nlohmann::json file{{"added_tokens", {{{"id", 0}, {"content", "<unk>"}, {"special", true}}}},
+                      {"pre_tokenizer",
+                       {{"type", "Metaspace"},
+                        {"replacement", "\u2581"},
+                        {"prepend_scheme", "first"},
+                        {"split", false}}},
+                      {"decoder", test::piece_decoder(true)},
+                      {"model", test::piece_model(vocab, nlohmann::json::array({"\u2581 a"}))}};
+  write_file_atomic(model / "tokenizer.json", file.dump());
+  write_file_atomic(model / "tokenizer_config.json", "{}");
+  const auto said = [&](const std::string& gguf) {
+    const Ran r = run(folder, {"convert", "--from", served, "--gguf", folder / gguf});
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.err.find("llama.cpp puts a space before every text") != r.err.npos;
+  };
+  EXPECT_TRUE(said("first.gguf"));
+  file["pre_tokenizer"]["prepend_scheme"] = "never";
+  file["decoder"] = test::piece_decoder(false);
+  write_file_atomic(model / "tokenizer.json", file.dump());
+  EXPECT_FALSE(said("never.gguf"));
 }
 
 TEST(ConvertEval, LogitsOfTheFirstLines) {

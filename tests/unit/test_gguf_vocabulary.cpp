@@ -3,6 +3,7 @@
 #include "rewards/regex.h"
 #include "text/tokenizer/gguf_vocabulary.h"
 
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "text/tokenizer/tokenizer.h"
@@ -230,6 +231,43 @@ TEST(GgufVocabulary, HonoursTheFlagsAndKindsOfSentencePiece) {
   pieces.kinds[266] = 7;
   expect_error(error_of([&] { Tokenizer::load(pieces.write(dir)); }),
                "expected token types 1 to 6, got 7 for id 266");
+}
+
+// Mistral's since v0.3. llama.cpp puts a space before every text; a key of ours keeps the rule.
+TEST(GgufVocabulary, KeepsWhereMetaspacePutsASpace) {
+  const TempDir dir;
+  using nlohmann::json;
+  const Pieces pieces;
+  const auto vocab = int64_t(pieces.tokens.size());
+  Tokenizer::load(pieces.write(dir)).save(dir / "saved");
+  GgufKeys own;
+  EXPECT_FALSE(put_vocabulary(own, dir / "saved", vocab));
+  json file = json::parse(read_file(dir / "saved/tokenizer.json"));
+  file["normalizer"] = nullptr;
+  for (const bool first : {true, false}) {
+    file["pre_tokenizer"] = {{"type", "Metaspace"},
+                             {"replacement", "\u2581"},
+                             {"prepend_scheme", first ? "first" : "always"},
+                             {"split", false}};
+    write_file_atomic(dir / "saved/tokenizer.json", file.dump());
+    GgufKeys keys;
+    EXPECT_TRUE(put_vocabulary(keys, dir / "saved", vocab));
+    const std::filesystem::path gguf = written(dir, keys);
+    EXPECT_TRUE(GgufFile(gguf).flag("tokenizer.ggml.add_space_prefix"));
+    save_gguf_vocabulary(GgufFile(gguf), dir / "back");
+    for (const std::filesystem::path& from : {dir / "saved", gguf, dir / "back"}) {
+      const Tokenizer t = Tokenizer::load(from);
+      EXPECT_EQ(t.encode("ab"), Ids{space_ab}) << from;
+      EXPECT_EQ(t.encode(" ab"), Ids{space_ab}) << from;
+      EXPECT_EQ(t.encode_with_special("ab</s>ab"), (Ids{space_ab, 2, first ? ab : space_ab}));
+      EXPECT_EQ(t.decode(Ids{space_ab, space_ab}), "ab ab");
+    }
+  }
+  file["pre_tokenizer"]["split"] = true;
+  write_file_atomic(dir / "saved/tokenizer.json", file.dump());
+  GgufKeys keys;
+  expect_error(error_of([&] { put_vocabulary(keys, dir / "saved", vocab); }),
+               "no pre_tokenizer or Metaspace without split");
 }
 
 // Gemma has bos 2 and eos 1; Phi-3 ends with token 32000 and strips the text after its tokens.

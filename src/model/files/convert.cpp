@@ -262,6 +262,7 @@ std::string types_of(const GgufWritten& written) {
 // Adds what a GGUF file holds of the model. Without a folder beside it, `done` describes the file.
 void add_gguf(Converted& done, const GgufWritten& written, ModelConfig model, bool has_folder) {
   done.widened = written.widened;
+  done.more_spaces = written.more_spaces;
   if (const std::string types = types_of(written); !types.empty()) done.dtype = types;
   done.left_out = model.mtp;
   model.mtp = 0;  // as in the file

@@ -31,9 +31,10 @@ struct Converted {
   std::string dtype;   // what was written; several if matrices of a GGUF file had to be widened
   int64_t params = 0;  // of the folder, or of the GGUF file if there is no folder
   bool tokenizer = false;
-  int64_t widened = 0;      // GGUF matrices in a wider type because their rows do not fit blocks
-  int64_t left_out = 0;     // modules of multi-token prediction that are not in the GGUF file
-  bool other_gelu = false;  // llama.cpp computes another form of GELU than the model has
+  int64_t widened = 0;       // GGUF matrices in a wider type because their rows do not fit blocks
+  int64_t left_out = 0;      // modules of multi-token prediction that are not in the GGUF file
+  bool other_gelu = false;   // llama.cpp computes another form of GELU than the model has
+  bool more_spaces = false;  // llama.cpp puts spaces before more texts than the tokenizer does
 };
 
 // `to` must be new or empty; it may be a link or a mount point.

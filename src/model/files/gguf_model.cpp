@@ -36,8 +36,14 @@ uint32_t file_type(GgmlType type) {  // llama.cpp's numbers
   }
 }
 
-GgufKeys model_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
-  GgufKeys keys;
+struct ModelKeys {
+  GgufKeys keys = {};
+  bool more_spaces = false;
+};
+
+ModelKeys model_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
+  ModelKeys m;
+  GgufKeys& keys = m.keys;
   keys.set("general.architecture", gguf_architecture(type));
   keys.set("general.type", "model");
   if (!spec.name.empty()) keys.set("general.name", spec.name);
@@ -45,10 +51,10 @@ GgufKeys model_keys(const ModelConfig& c, HfType type, const GgufSpec& spec) {
   keys.set("general.quantization_version", uint32_t(2));
   keys.set("general.alignment", uint32_t(32));
   put_config(keys, c, type);
-  put_vocabulary(keys, spec.tokenizer, c.vocab);
+  m.more_spaces = put_vocabulary(keys, spec.tokenizer, c.vocab);
   put_text_ends(keys, spec.ends);
   put_gguf_chat_template(keys, spec.chat_template);
-  return keys;
+  return m;
 }
 
 // Vectors, learned positions and routers stay f32.
@@ -102,9 +108,9 @@ GgufWritten write_gguf_model(const fs::path& path, const ModelConfig& config, Pa
                              const GgufSpec& spec, const std::function<void()>& check) {
   const ModelConfig c = without_modules(config);
   const HfType type = exportable(c);
-  const GgufKeys keys = model_keys(c, type, spec);
+  const auto [keys, more_spaces] = model_keys(c, type, spec);
 
-  GgufWritten written;
+  GgufWritten written{.more_spaces = more_spaces};
   std::vector<GgufTensorToWrite> tensors = gguf_tensors(c, type, store);
   for (GgufTensorToWrite& t : tensors) {
     t.values = [values = std::move(t.values), &check] { return check(), values(); };

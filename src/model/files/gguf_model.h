@@ -27,6 +27,7 @@ struct GgufSpec {
 struct GgufWritten {
   int64_t widened = 0;  // matrices in a wider type because their row length does not fit blocks
   std::map<GgmlType, int64_t> matrices = {};  // how many are stored in each type
+  bool more_spaces = false;  // llama.cpp puts spaces before more texts than the tokenizer does
 };
 
 // Throws for a model that none of llama.cpp's architectures computes, and for a tokenizer or a chat

@@ -58,18 +58,47 @@ std::vector<Merge> merges_by_score(const TextIds& pieces, const std::vector<floa
 
 // --- reading ---
 
+// llama.cpp puts a space before every text, also after a special token. This key of ours names what
+// Metaspace does instead: a space only where there is none, at the start of the text alone (first)
+// or also after special tokens (always).
+constexpr const char* scheme_key = "hearth.prepend_scheme";
+constexpr std::pair<std::string_view, LeadingSpace> schemes[] = {
+    {"first", LeadingSpace::missing_first}, {"always", LeadingSpace::missing}};
+
+// Empty: none of these.
+std::string_view scheme_of(LeadingSpace lead) {
+  for (const auto& [name, its] : schemes)
+    if (its == lead) return name;
+  return {};
+}
+
+LeadingSpace leading_space(const GgufTable& f) {
+  if (!gguf_flag(f, "tokenizer.ggml.add_space_prefix", true)) return LeadingSpace::none;
+  if (!f.has(scheme_key)) return LeadingSpace::always;
+  for (const auto& [name, lead] : schemes)
+    if (name == f.text(scheme_key)) return lead;
+  fail(f.where, "expected {} first or always, got {}", scheme_key, in_quotes(f.text(scheme_key)));
+}
+
 // The parts of a tokenizer.json that mean the same.
-SavedParts saved_parts(bool prefix) {
+SavedParts saved_parts(LeadingSpace lead) {
+  const bool prefix = lead != LeadingSpace::none;
   const std::string replace = R"({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})";
   const std::string decoders =
       R"({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, )"
       R"({"type": "ByteFallback"}, {"type": "Fuse"})";
   const std::string strip = R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})";
-  return {.normalizer = prefix ? fmt::format(R"({{"type": "Sequence", "normalizers": [)"
-                                             R"({{"type": "Prepend", "prepend": "▁"}}, {}]}})",
-                                             replace)
-                               : replace,
-          .pre_tokenizer = "null",
+  const std::string sequence = fmt::format(R"({{"type": "Sequence", "normalizers": [)"
+                                           R"({{"type": "Prepend", "prepend": "▁"}}, {}]}})",
+                                           replace);
+  const std::string_view scheme = scheme_of(lead);
+  const std::string metaspace = fmt::format(
+      R"({{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "{}", "split": false}})",
+      scheme);
+  return {.normalizer = !scheme.empty() ? "null"
+                        : prefix        ? sequence
+                                        : replace,
+          .pre_tokenizer = scheme.empty() ? "null" : metaspace,
           .decoder = fmt::format(R"({{"type": "Sequence", "decoders": [{}{}]}})", decoders,
                                  prefix ? ", " + strip : "")};
 }
@@ -91,17 +120,17 @@ AddedToken added_piece(const GgufTable& f, std::string_view text, int32_t id, bo
 void read_rules(VocabularyParts& parts, const GgufTable& f, const GgufTokens& list) {
   parts.bos = list.id_under(f, "tokenizer.ggml.bos_token_id", 1);
   parts.eos = list.id_under(f, "tokenizer.ggml.eos_token_id", 2);
-  const bool prefix = gguf_flag(f, "tokenizer.ggml.add_space_prefix", true);
+  const LeadingSpace lead = leading_space(f);
   parts.text = {.pattern = Pattern::whole,
                 .pieces = true,
-                .leading = prefix ? LeadingSpace::always : LeadingSpace::none,
+                .leading = lead,
                 .byte_fallback = true,
                 .unk = list.id_under(f, "tokenizer.ggml.unknown_token_id",
                                      list.kind(0) == Kind::unknown ? 0 : -1),
                 .fuse_unk = true,
                 .bytes_decode = true,
-                .strip_first = prefix};
-  parts.saved = saved_parts(prefix);
+                .strip_first = lead != LeadingSpace::none};
+  parts.saved = saved_parts(lead);
   read_gguf_ends(parts, f, true);
 }
 
@@ -141,16 +170,16 @@ std::vector<float> scores_of_merges(const Vocabulary& v) {
 
 void check_rules(const Vocabulary& v) {
   const TextRules& r = v.text;
-  const bool prefix = r.leading == LeadingSpace::always;
   const bool alike = v.rule == MergeRule::listed && r.normal.empty() && !r.nfc &&
                      (r.pattern == Pattern::whole || r.pattern == Pattern::runs) &&
-                     (prefix || r.leading == LeadingSpace::none) && r.byte_fallback &&
-                     r.bytes_decode && r.strip_first == prefix &&
+                     r.byte_fallback && r.bytes_decode &&
+                     r.strip_first == (r.leading != LeadingSpace::none) &&
                      std::ranges::all_of(v.byte_ids, [](int32_t id) { return id >= 0; });
   if (!alike)
     fail("gguf",
-         "expected a SentencePiece tokenizer with BPE, byte_fallback, no pre_tokenizer and only "
-         "\u2581 for spaces as normalizer, got one that llama.cpp cannot represent");
+         "expected a SentencePiece tokenizer with BPE, byte_fallback, no pre_tokenizer or "
+         "Metaspace without split, and only \u2581 for spaces as normalizer, got one that "
+         "llama.cpp cannot represent");
 }
 
 }  // namespace
@@ -188,7 +217,7 @@ VocabularyParts read_gguf_pieces(const GgufTable& f) {
   return parts;
 }
 
-void put_gguf_pieces(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
+bool put_gguf_pieces(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
   check_rules(v);
   GgufTokenLists lists;
   for (size_t id = 0; id < v.bytes.size(); ++id) lists.add_unused();
@@ -207,7 +236,10 @@ void put_gguf_pieces(GgufKeys& keys, const Vocabulary& v, int64_t vocab) {
   keys.set("tokenizer.ggml.scores", scores);
   put_gguf_ends(keys, v);
   if (v.text.unk >= 0) keys.set("tokenizer.ggml.unknown_token_id", uint32_t(v.text.unk));
-  keys.set("tokenizer.ggml.add_space_prefix", v.text.leading == LeadingSpace::always);
+  keys.set("tokenizer.ggml.add_space_prefix", v.text.leading != LeadingSpace::none);
+  const std::string_view scheme = scheme_of(v.text.leading);
+  if (!scheme.empty()) keys.set(scheme_key, scheme);
+  return !scheme.empty();
 }
 
 }  // namespace hearth::inline text

@@ -11,7 +11,8 @@ namespace hearth::inline text {
 VocabularyParts read_gguf_pieces(const GgufTable&);
 
 // Writes a vocabulary of pieces, padded to `vocab` tokens. Refuses one whose merges no scores can
-// express, and rules that llama.cpp does not have.
-void put_gguf_pieces(GgufKeys&, const Vocabulary&, int64_t vocab);
+// express, and rules that llama.cpp does not have. Returns whether llama.cpp puts spaces before
+// more texts than the tokenizer does.
+bool put_gguf_pieces(GgufKeys&, const Vocabulary&, int64_t vocab);
 
 }  // namespace hearth::inline text

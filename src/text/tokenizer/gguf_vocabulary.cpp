@@ -166,15 +166,20 @@ bool is_llama2c(const GgufTable& f) {
 
 }  // namespace
 
-void put_vocabulary(GgufKeys& keys, const fs::path& tokenizer, int64_t vocab) {
+bool put_vocabulary(GgufKeys& keys, const fs::path& tokenizer, int64_t vocab) {
   if (tokenizer.empty()) {
     keys.set("tokenizer.ggml.model", "none");
-    return;
+    return false;
   }
   VocabularyParts parts = read_tokenizer(tokenizer);
-  if (parts.rule == MergeRule::llama2c) return put_llama2c(keys, parts, vocab);
+  if (parts.rule == MergeRule::llama2c) {
+    put_llama2c(keys, parts, vocab);
+    return false;
+  }
   const auto v = make_vocabulary(std::move(parts));
-  v->text.pieces ? put_gguf_pieces(keys, *v, vocab) : put_bpe(keys, *v, vocab);
+  if (v->text.pieces) return put_gguf_pieces(keys, *v, vocab);
+  put_bpe(keys, *v, vocab);
+  return false;
 }
 
 void put_text_ends(GgufKeys& keys, const TextEnds& ends) {

@@ -11,7 +11,8 @@
 namespace hearth::inline text {
 
 // Writes the tokenizer's keys, padded to `vocab` tokens; an empty path writes that there is none.
-void put_vocabulary(GgufKeys&, const std::filesystem::path& tokenizer, int64_t vocab);
+// Returns whether llama.cpp puts spaces before more texts than the tokenizer does.
+bool put_vocabulary(GgufKeys&, const std::filesystem::path& tokenizer, int64_t vocab);
 
 // llama.cpp ends a text at eos, at the end of a turn and at the end of a message. It also appends
 // the end of a turn to an answer that was interrupted, so that has to be the token that closes a
