@@ -48,51 +48,63 @@ size_t Automaton::PlacesHash::operator()(const std::vector<Place>& places) const
   return size_t(h);
 }
 
-Automaton::Automaton(Network network) : network_(std::move(network)), work_left_(first_work) {
-  forget();
-}
-
-void Automaton::forget() {
-  // Also what a step that threw has left.
-  pending_.clear(), reading_.clear(), seen_.clear(), accepting_ = false;
-  states_.clear(), frame_of_.clear(), bytes_ = 0;
-  work_left_ = std::max(work_left_, first_work);
-  for (auto& known : known_) known.clear();
+Automaton::Automaton(std::shared_ptr<const Network> network)
+    : network_(std::move(network)), work_left_(first_work) {
   frames_.assign(1, {Network::accept, -1, 0});
-  visit({network_.start(), 0});
+  int64_t work = first_work;
+  visit({network_->start(), 0}, work);
   reached();
 }
 
-StateId Automaton::step(StateId s, uint8_t byte) {
-  const size_t kind = size_t(network_.class_of(byte));
-  if (const StateId known = states_[size_t(s)].after[kind]; known != unknown) return known;
-  work_left_ -= 1 + int64_t(states_[size_t(s)].places.size() / 4);
-  if (work_left_ < 0) refuse();
-  for (const Place& p : states_[size_t(s)].places) {
-    const NetworkNode& n = network_[p.node];
-    if (n.low <= byte && byte <= n.high) visit({n.next, p.frame});
-  }
-  const StateId next = reached();
-  return states_[size_t(s)].after[kind] = next;
+void Automaton::States::push(State s) {
+  std::unique_ptr<State[]>& place = chunks_[size_t(size_) / chunk];
+  if (!place) place = std::make_unique<State[]>(chunk);
+  place[size_t(size_++) % chunk] = std::move(s);
 }
 
-StateId Automaton::read(StateId s, std::string_view bytes) {
+StateId Automaton::step(StateId s, uint8_t byte, int64_t& work) {
+  const State& from = states_[s];
+  std::atomic<StateId>& after = from.after[size_t(network_->class_of(byte))];
+  if (const StateId known = after.load(std::memory_order_acquire); known != unknown) return known;
+  const std::lock_guard lock(mutex_);
+  if (const StateId known = after.load(std::memory_order_relaxed); known != unknown) return known;
+  const StateId next = make(from, byte, work);
+  after.store(next, std::memory_order_release);  // with the state it names
+  return next;
+}
+
+StateId Automaton::make(const State& from, uint8_t byte, int64_t& work) {
+  work -= 1 + int64_t(from.places.size() / 4);
+  if (work < 0) refuse();
+  try {
+    for (const Place& p : from.places) {
+      const NetworkNode& n = (*network_)[p.node];
+      if (n.low <= byte && byte <= n.high) visit({n.next, p.frame}, work);
+    }
+    return reached();
+  } catch (...) {
+    pending_.clear(), reading_.clear(), seen_.clear(), accepting_ = false;
+    throw;
+  }
+}
+
+StateId Automaton::read(StateId s, std::string_view bytes, int64_t& work) {
   for (const char b : bytes)
-    if (s != dead) s = step(s, uint8_t(b));
+    if (s != dead) s = step(s, uint8_t(b), work);
   return s;
 }
 
 // Visits every place that can be reached from here without reading a byte.
-void Automaton::visit(Place from) {
+void Automaton::visit(Place from, int64_t& work) {
   pending_.push_back(from);
   while (!pending_.empty()) {
     const Place p = pending_.back();
     pending_.pop_back();
-    const NetworkNode& n = network_[p.node];
+    const NetworkNode& n = (*network_)[p.node];
     // Nothing that would nest too deeply before it ends.
     if (frames_[size_t(p.frame)].depth + n.need > most_frames) continue;
     if (!seen_.insert(p.key())) continue;
-    if (--work_left_ < 0 || seen_.size() > most_places) refuse();
+    if (--work < 0 || seen_.size() > most_places) refuse();
     switch (n.kind) {
       case NodeKind::byte:
         reading_.push_back(p);
@@ -120,27 +132,28 @@ StateId Automaton::reached() {
   const bool accepts = std::exchange(accepting_, false);
   if (places.empty() && !accepts) return dead;
   std::ranges::sort(places);
-  const auto [at, fresh] = known_[accepts].try_emplace(std::move(places), StateId(states_.size()));
-  if (!fresh) return at->second;
-  spend_bytes(int64_t(2 * at->first.size() * sizeof(Place)) + 4 * network_.classes() + 128);
-  states_.push_back(
-      {at->first, std::vector<StateId>(size_t(network_.classes()), unknown), accepts});
-  return at->second;
+  if (const auto at = known_[accepts].find(places); at != known_[accepts].end()) return at->second;
+  const auto classes = size_t(network_->classes());
+  spend_bytes(int64_t(2 * places.size() * sizeof(Place) + 4 * classes) + 128);
+  auto after = std::make_unique<std::atomic<StateId>[]>(classes);
+  for (size_t i = 0; i < classes; ++i) after[i].store(unknown, std::memory_order_relaxed);
+  const StateId made = states_.size();
+  states_.push({places, std::move(after), accepts});
+  known_[accepts].emplace(std::move(places), made);
+  return made;
 }
 
 int32_t Automaton::frame(int32_t node, int32_t outer) {
   const uint64_t key = Place{node, outer}.key();
-  const auto [at, fresh] = frame_of_.try_emplace(key, int32_t(frames_.size()));
-  if (fresh) {
-    spend_bytes(64);
-    frames_.push_back({node, outer, frames_[size_t(outer)].depth + 1});
-  }
-  return at->second;
+  if (const auto at = frame_of_.find(key); at != frame_of_.end()) return at->second;
+  spend_bytes(64);
+  frames_.push_back({node, outer, frames_[size_t(outer)].depth + 1});
+  return frame_of_[key] = int32_t(frames_.size()) - 1;
 }
 
 void Automaton::spend_bytes(int64_t n) {
+  if (bytes_ + n > most_bytes) refuse();
   bytes_ += n;
-  if (bytes_ > most_bytes) refuse();
 }
 
 void Automaton::refuse() const {

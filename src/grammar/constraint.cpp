@@ -4,6 +4,7 @@
 
 #include "formats/json.h"
 #include "grammar/json_schema.h"
+#include "sys/cores.h"
 #include "sys/error.h"
 
 namespace hearth::inline grammar {
@@ -65,6 +66,9 @@ ByteGrammar grammar_of(const ConstraintSpec& s) {
   return g;
 }
 
+// The model's own threads need the other cores.
+int mask_threads() { return std::clamp(usable_threads() / 4, 1, 4); }
+
 [[noreturn]] void refuse_work() {
   fail_usage("constraint",
              "finding the tokens that may continue the text takes too much work: make it less "
@@ -74,30 +78,38 @@ ByteGrammar grammar_of(const ConstraintSpec& s) {
 }  // namespace
 
 Constraint::Constraint(const ByteGrammar& g, Tokenizer tokenizer,
-                       std::shared_ptr<const TokenTrie> trie, std::weak_ptr<TaskThread> thread,
+                       std::shared_ptr<const TokenTrie> trie, std::weak_ptr<TaskThreads> threads,
                        ConstraintLimits limits)
     : tokenizer_(std::move(tokenizer)),
       trie_(std::move(trie)),
-      thread_(std::move(thread)),
-      automaton_(Network(g)),
-      limits_(limits) {
-  if (automaton_.ended(automaton_.start())) fail_usage(g.where(), "only the empty text matches");
+      threads_(std::move(threads)),
+      network_(std::make_shared<const Network>(g)),
+      limits_(limits),
+      automaton_(std::make_shared<Automaton>(network_)) {
+  if (automaton_->ended(automaton_->start())) fail_usage(g.where(), "only the empty text matches");
 }
 
-// Runs f with the automaton, which forgets its states when they are many or f fails.
+// A new automaton has no states yet. Who still reads with the old one keeps it.
+void Constraint::forget() {
+  automaton_ = std::make_shared<Automaton>(network_);
+  ++epoch_;
+  masks_.clear(), used_.clear();
+}
+
+// Runs f with the automaton, whose states are forgotten when they are many or f fails.
 template <class F>
 auto Constraint::guarded(F&& f) {
-  const auto forget = [this] {
-    automaton_.forget();
-    ++epoch_;
-    masks_.clear(), used_.clear();
-  };
-  if (automaton_.bytes() > limits_.state_bytes) forget();
-  automaton_.allow(mask_work);
+  Epoch now;
+  {
+    const std::lock_guard lock(mutex_);
+    if (automaton_->bytes() > limits_.state_bytes) forget();
+    now = {epoch_, automaton_};
+  }
   try {
-    return f();
+    return f(now);
   } catch (...) {
-    forget();
+    const std::lock_guard lock(mutex_);
+    if (epoch_ == now.number) forget();
     throw;
   }
 }
@@ -105,28 +117,28 @@ auto Constraint::guarded(F&& f) {
 // A long text may take more work to read again than a mask may, so only the budget of the whole
 // text limits it. Without a limit, texts whose states do not fit in memory together would read
 // themselves again at every token.
-StateId Constraint::find(At& at) {
-  if (at.epoch == epoch_) return at.state;
+StateId Constraint::find(At& at, const Epoch& now) {
+  if (at.epoch == now.number) return at.state;
   const int64_t left = std::max<int64_t>(*at.work_left, 0);
-  automaton_.allow(left);
+  int64_t work = left;
   try {
-    at.state = automaton_.read(automaton_.start(), at.text);
+    at.state = now.automaton->read(now.automaton->start(), at.text, work);
   } catch (const Error&) {
-    if (automaton_.work_left() < 0) refuse_work();
+    if (work < 0) refuse_work();
     throw;
   }
-  at.epoch = epoch_;
-  *at.work_left -= left - automaton_.work_left();
-  automaton_.allow(mask_work);
+  at.epoch = now.number;
+  *at.work_left -= left - work;
   return at.state;
 }
 
 Constraint::Reached Constraint::advance(At& at, std::string_view bytes) {
-  const std::lock_guard lock(mutex_);
-  return guarded([&]() -> Reached {
-    const StateId s = automaton_.read(find(at), bytes);
+  return guarded([&](const Epoch& now) -> Reached {
+    Automaton& automaton = *now.automaton;
+    int64_t work = mask_work;
+    const StateId s = automaton.read(find(at, now), bytes, work);
     at.text += bytes, at.state = s;
-    return {s != Automaton::dead, automaton_.accepts(s), automaton_.ended(s)};
+    return {s != Automaton::dead, automaton.accepts(s), automaton.ended(s)};
   });
 }
 
@@ -154,20 +166,21 @@ std::shared_future<MaskPtr> Constraint::mask(const At& at) {
       if (const auto self = weak.lock()) promise->set_value(self->compute(at));
     } catch (...) { promise->set_exception(std::current_exception()); }
   };
-  if (const auto thread = thread_.lock())
-    thread->post(task);
+  if (const auto threads = threads_.lock())
+    threads->post(task);
   else
     task();
   return future;
 }
 
+// Without the lock, so that others advance and compute masks meanwhile.
 MaskPtr Constraint::compute(At at) {
-  const std::lock_guard lock(mutex_);
-  return guarded([&] {
-    const StateId s = find(at);
-    const int64_t before = automaton_.work_left();
-    const auto mask = std::make_shared<const TokenMask>(trie_->allowed(automaton_, s, at.strips));
-    *at.work_left -= before - automaton_.work_left();
+  return guarded([&](const Epoch& now) {
+    const StateId s = find(at, now);
+    int64_t work = mask_work;
+    const auto mask =
+        std::make_shared<const TokenMask>(trie_->allowed(*now.automaton, s, at.strips, work));
+    *at.work_left -= mask_work - work;
     return mask;
   });
 }
@@ -209,7 +222,7 @@ std::shared_ptr<Constraint> ConstraintMaker::make(const ConstraintSpec& spec) {
     const std::lock_guard lock(mutex_);
     if (!trie_) {
       trie_ = std::make_shared<const TokenTrie>(tokenizer_);
-      thread_ = std::make_shared<TaskThread>();
+      threads_ = std::make_shared<TaskThreads>(limits_.threads ? limits_.threads : mask_threads());
     }
     const auto same = [&](const auto& k) { return !(k.first < spec) && !(spec < k.first); };
     if (const auto found = std::ranges::find_if(kept_, same); found != kept_.end()) {
@@ -218,7 +231,7 @@ std::shared_ptr<Constraint> ConstraintMaker::make(const ConstraintSpec& spec) {
     }
   }
   const auto made =
-      std::make_shared<Constraint>(grammar_of(spec), tokenizer_, trie_, thread_, limits_);
+      std::make_shared<Constraint>(grammar_of(spec), tokenizer_, trie_, threads_, limits_);
   const std::lock_guard lock(mutex_);
   kept_.emplace_front(spec, made);
   if (kept_.size() > most_constraints) kept_.pop_back();

@@ -1,5 +1,5 @@
 // Constraint: what the text of a completion must match, as masks over the tokens of a vocabulary.
-// Masks are kept for the states that were met, and a thread computes those of new states while the
+// Masks are kept for the states that were met, and threads compute those of new states while the
 // model runs.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "grammar/token_trie.h"
-#include "sys/task_thread.h"
+#include "sys/task_threads.h"
 
 namespace hearth::inline grammar {
 
@@ -23,13 +23,14 @@ using MaskPtr = std::shared_ptr<const TokenMask>;
 struct ConstraintLimits {
   int64_t state_bytes = 24 << 20;   // states beyond it are forgotten, and found again when needed
   int64_t text_work = 200'000'000;  // to mask and to find again one text: about 5 s
+  int threads = 0;                  // that compute masks; 0: by the number of cores
 };
 
 // A grammar with the vocabulary that writes it. Thread-safe; shared by all completions under it.
 class Constraint : public std::enable_shared_from_this<Constraint> {
  public:
   Constraint(const ByteGrammar&, Tokenizer, std::shared_ptr<const TokenTrie>,
-             std::weak_ptr<TaskThread>, ConstraintLimits);
+             std::weak_ptr<TaskThreads>, ConstraintLimits);
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
@@ -50,17 +51,25 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
   Reached advance(At&, std::string_view bytes);
   // The mask if it is known; otherwise a promise of it.
   std::shared_future<MaskPtr> mask(const At&);
+  // The states of one automaton, which others may replace meanwhile.
+  struct Epoch {
+    uint64_t number = 0;
+    std::shared_ptr<Automaton> automaton = {};
+  };
   MaskPtr compute(At);
-  StateId find(At&);
+  static StateId find(At&, const Epoch&);
   template <class F>
   auto guarded(F&&);
+  void forget();
 
   const Tokenizer tokenizer_;
   const std::shared_ptr<const TokenTrie> trie_;
-  const std::weak_ptr<TaskThread> thread_;  // a task may be the last to hold the constraint
-  std::mutex mutex_;
-  Automaton automaton_;
+  const std::weak_ptr<TaskThreads> threads_;  // a task may be the last to hold the constraint
+  const std::shared_ptr<const Network> network_;
   const ConstraintLimits limits_;
+
+  std::mutex mutex_;  // of what follows; never held while an automaton reads
+  std::shared_ptr<Automaton> automaton_;
   uint64_t epoch_ = 0;  // states of earlier epochs were forgotten
   using Key = std::pair<StateId, bool>;
   struct Kept {
@@ -120,7 +129,7 @@ class ConstraintMaker {
   const ConstraintLimits limits_;
   std::mutex mutex_;
   std::shared_ptr<const TokenTrie> trie_;  // made when first needed
-  std::shared_ptr<TaskThread> thread_;
+  std::shared_ptr<TaskThreads> threads_;
   std::list<std::pair<ConstraintSpec, std::shared_ptr<Constraint>>> kept_;  // last used first
 };
 

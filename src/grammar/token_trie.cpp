@@ -53,7 +53,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : vocab_(tokenizer.vocab_size()
   nodes_.push_back({int32_t(nodes_.size()) + 1, int32_t(tokens_.size()), 0, 0});
 }
 
-TokenMask TokenTrie::allowed(Automaton& automaton, StateId from, bool strips) const {
+TokenMask TokenTrie::allowed(Automaton& automaton, StateId from, bool strips, int64_t& work) const {
   TokenMask mask{.bits = std::vector<uint32_t>(size_t(vocab_ + 31) / 32, 0)};
   std::vector<StateId> path(longest_ + 1);
   path[0] = from;
@@ -61,7 +61,7 @@ TokenMask TokenTrie::allowed(Automaton& automaton, StateId from, bool strips) co
   for (size_t i = 0; i < nodes;) {
     const TrieNode& n = nodes_[i];
     const bool stripped = strips && n.depth == 1 && n.byte == ' ';
-    const StateId s = stripped ? from : automaton.step(path[n.depth - 1u], n.byte);
+    const StateId s = stripped ? from : automaton.step(path[n.depth - 1u], n.byte, work);
     if (s == Automaton::dead) {
       i = size_t(n.end);
       continue;

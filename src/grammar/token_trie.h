@@ -25,8 +25,8 @@ class TokenTrie {
   explicit TokenTrie(const Tokenizer&);
 
   // The tokens whose bytes the automaton can read from a state. `strips`: one space at the start of
-  // a token is not part of the text.
-  TokenMask allowed(Automaton&, StateId, bool strips) const;
+  // a token is not part of the text. `work`: as in Automaton::step.
+  TokenMask allowed(Automaton&, StateId, bool strips, int64_t& work) const;
   int64_t vocab() const { return vocab_; }
 
  private:

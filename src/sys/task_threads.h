@@ -1,5 +1,5 @@
-// TaskThread: one thread that runs tasks in order. Its end waits for the running task and drops
-// those that wait.
+// TaskThreads: a few threads that begin tasks in order. Their end waits for the running tasks and
+// drops those that wait.
 #pragma once
 
 #include <condition_variable>
@@ -8,12 +8,19 @@
 #include <mutex>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 namespace hearth::inline sys {
 
-class TaskThread {
+class TaskThreads {
  public:
-  TaskThread() : thread_([this](std::stop_token stop) { run(stop); }) {}
+  explicit TaskThreads(int count) {
+    for (int i = 0; i < count; ++i)
+      threads_.emplace_back([this](const std::stop_token& stop) { run(stop); });
+  }
+  ~TaskThreads() {
+    for (std::jthread& t : threads_) t.request_stop();  // all of them, before the first is joined
+  }
 
   // Thread-safe. Tasks must not throw.
   void post(std::function<void()> task) {
@@ -38,7 +45,7 @@ class TaskThread {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<std::function<void()>> tasks_;
-  std::jthread thread_;  // last, because it uses other members
+  std::vector<std::jthread> threads_;  // last, because they use other members
 };
 
 }  // namespace hearth::inline sys
