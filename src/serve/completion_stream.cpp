@@ -44,6 +44,7 @@ Exchange::Exchange(Place place, ResponseHead head, PreparedCall prepared,
       client_(std::move(client)),
       states_(prepared_.prompts.size() * size_t(prepared_.call.request.n)),
       results_(prepared_.prompts.size()),
+      counted_(prepared_.prompts.size()),
       left_(prepared_.prompts.size()) {
   for (ChoiceState& s : states_)
     if (prepared_.call.tool_format != ToolFormat::none)
@@ -102,7 +103,7 @@ void Exchange::take() {
     events.swap(events_), ends.swap(ends_);
   }
   for (Event& e : events) {
-    time_token(e);
+    count_token(e);
     if (prepared_.call.stream) stream(e);
   }
   for (End& e : ends) end(e);
@@ -118,14 +119,21 @@ void Exchange::cancel() {
   for (const uint64_t id : ids_) place_.engine.cancel(id);
 }
 
-void Exchange::time_token(const Event& e) {
+void Exchange::count_token(const Event& e) {
   ChoiceState& s = states_[size_t(e.choice)];
+  count_prompt(size_t(e.choice / prepared_.call.request.n));
+  ++place_.metrics.generated_tokens;
   if (first_token_ms_ < 0) first_token_ms_ = seconds(e.at - prepared_.arrived) * 1e3;
   if (s.last != Clock::time_point())
     place_.metrics.between_tokens.observe(seconds(e.at - s.last));
   else if (e.choice % prepared_.call.request.n == 0)
     place_.metrics.first_token.observe(seconds(e.at - prepared_.arrived));
   s.last = e.at;
+}
+
+void Exchange::count_prompt(size_t prompt) {
+  if (std::exchange(counted_[prompt], char(true))) return;
+  place_.metrics.prompt_tokens += int64_t(prepared_.prompts[prompt].size());
 }
 
 bool Exchange::send(const ordered_json& j, bool echoes) {
@@ -198,10 +206,10 @@ void Exchange::end(End& e) {
   results_[e.prompt] = std::move(e.completions);
   if (e.error && !error_) error_ = e.error;
   if (e.error) ++m.finished["error"];
-  m.prompt_tokens += int64_t(prepared_.prompts[e.prompt].size());
   for (const Completion& c : results_[e.prompt]) {
-    m.generated_tokens += int64_t(c.tokens.size());
-    ++m.finished[c.finish_reason == "cancelled" ? "abort" : c.finish_reason];
+    const bool cancelled = c.finish_reason == "cancelled";
+    if (!cancelled) count_prompt(e.prompt);  // scored only: no token was generated
+    ++m.finished[cancelled ? "abort" : c.finish_reason];
   }
   if (--left_ > 0) return;
   m.whole_request.observe(seconds(Clock::now() - prepared_.arrived));

@@ -55,7 +55,8 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
   template <class T>
   void leave_in(std::vector<T>& box, T);
   void take();
-  void time_token(const Event&);
+  void count_token(const Event&);
+  void count_prompt(size_t prompt);
   void stream(Event&);
   void open_choice(int64_t choice);
   void send_part(ChoicePart);
@@ -81,6 +82,7 @@ class Exchange : public OpenAnswer, public std::enable_shared_from_this<Exchange
   std::vector<uint64_t> ids_;
   std::vector<ChoiceState> states_;
   std::vector<std::vector<Completion>> results_;  // per prompt
+  std::vector<char> counted_;                     // per prompt: its tokens were
   size_t left_;                                   // unfinished prompts
   std::exception_ptr error_;
   bool cancelled_ = false;

@@ -95,9 +95,10 @@ std::string model_text(std::span<const ModelReport> models) {
           [](M m) { return m.engine.preemptions; });
   w.value("counter", "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
           [](M m) { return m.engine.reused_tokens; });
-  w.value("counter", "vllm:prompt_tokens_total", "Prompt tokens of finished requests.",
+  w.value("counter", "vllm:prompt_tokens_total",
+          "Tokens of prompts whose first token was generated.",
           [](M m) { return m.requests->prompt_tokens; });
-  w.value("counter", "vllm:generation_tokens_total", "Generated tokens of finished requests.",
+  w.value("counter", "vllm:generation_tokens_total", "Generated tokens.",
           [](M m) { return m.requests->generated_tokens; });
   w.family("counter", "vllm:request_success_total", "Completions by finish reason.",
            [](M m, const std::string& labels) {

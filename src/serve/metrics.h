@@ -35,7 +35,7 @@ struct ModelMetrics {
 
   Histogram first_token, between_tokens, whole_request;  // seconds
   std::map<std::string, int64_t> finished;               // completions by reason
-  int64_t prompt_tokens = 0, generated_tokens = 0;       // of finished requests
+  int64_t prompt_tokens = 0, generated_tokens = 0;
 };
 
 struct ModelReport {

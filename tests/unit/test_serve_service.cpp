@@ -320,6 +320,36 @@ TEST_F(Serving, SeveralModelsAnswerByName) {
   EXPECT_EQ(answer("/health")["model"], "m, group/b");
 }
 
+TEST_F(Serving, CountsTokensAsTheyAreMade) {
+  open();
+  for (const bool stream : {false, true}) {
+    SCOPED_TRACE(stream);
+    const auto counted = [&](const std::string& what) {
+      const auto client = std::make_shared<FakeClient>();
+      begin("/metrics", "", client);
+      return Prometheus(client->response.body).value("vllm:" + what + "_tokens_total");
+    };
+    const double prompts = counted("prompt"), made = counted("generation");
+    const auto client = std::make_shared<FakeClient>();
+    begin("/v1/completions",
+          std::string(R"({"prompt":["abc","de"],"max_tokens":9,"ignore_eos":true,"n":2)") +
+              (stream ? R"(,"stream":true})" : "}"),
+          client);
+    EXPECT_EQ(counted("prompt"), prompts);
+    for (int step = 1; step <= 9; ++step) {
+      ASSERT_FALSE(client->done);
+      model_->engine().step();
+      run_tasks();
+      EXPECT_EQ(counted("prompt"), prompts + 5);
+      EXPECT_EQ(counted("generation"), made + 4 * step);
+    }
+    settle();
+    ASSERT_TRUE(client->done);
+    EXPECT_EQ(counted("prompt"), prompts + 5);
+    EXPECT_EQ(counted("generation"), made + 36);
+  }
+}
+
 TEST_F(Serving, AModelWhoseQueueIsFullDoesNotBlockAnother) {
   open();
   serve({.batch = 2, .queue = 0}, {"a", "b"});
