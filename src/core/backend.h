@@ -122,6 +122,9 @@ class Backend {
   // Whether launches return before the device has run them, so that the host can prepare the next
   // step meanwhile.
   virtual bool runs_ahead() const { return false; }
+  // Decoding with fewer thread blocks than this, one per row and KV head, splits the keys of a row
+  // into more of them, by the depth that the program is recorded for; 0: it never does.
+  virtual int64_t splits_keys_below() const { return 0; }
   // Whether weights and activations may have this type here.
   virtual bool runs(DType d) const { return d == DType::f32 || d == DType::bf16; }
   // Why products of fp8 tensors cannot run here, as a sentence; empty: they can.

@@ -313,6 +313,7 @@ struct AttentionCachedArgs {
   Tensor slopes = {};  // (H) f32
   Tensor bias = {};    // (H, S) acc
   AttnSpec spec = {};
+  int64_t depth = 0;  // blocks of a table that hold the rows and what they see; 0: all
 };
 
 // y[h, d] = w[buckets[d], h]: the bias of every distance, from a table with one row per bucket.

@@ -107,6 +107,7 @@ struct AttentionLatentArgs {
   Tensor tables;     // (sequences, blocks of each) i32
   LatentSpec spec = {};
   AttnSpec attn = {};  // window and scale only
+  int64_t depth = 0;   // as in AttentionCachedArgs
 };
 // The widest latent that attention_latent takes on every backend.
 constexpr int64_t most_absorbed = 512;

@@ -181,6 +181,9 @@ class CudaBackend final : public Backend {
   }
   bool prefers_few_programs() const override { return true; }
   bool runs_ahead() const override { return true; }
+  int64_t splits_keys_below() const override {
+    return spec_.batch_invariant ? 0 : stream_.card.enough_blocks();
+  }
   int64_t device_bytes() const override { return device_bytes_; }
   std::unique_ptr<Replay> capture(const std::function<void()>& launch) override {
     if (!graphs_) return {};

@@ -100,7 +100,7 @@ ModuleRunner::ModuleRunner(const ModelConfig& config, Memory& memory, const Runn
     : config_(config), spec_(spec), memory_(memory), programs_(memory, spec.program_bytes) {
   const StepShape one{.rows = 1, .logits = 1, .apart = true};
   for (int64_t k = 0; k < spec.modules; ++k)
-    program({k, one.with_latents(config_, spec_, {1, 1, true})});
+    program({k, one.with_depth(config_, spec_, {1, 1, true})});
   inputs_ = {memory.state, module_inputs_name};
   logits_ = {memory.state, "engine.logits"};
   if (memory.backend.kernels().sample) drawn_ = {memory.state, module_drawn_name};
@@ -115,9 +115,9 @@ int32_t ModuleRunner::source(const RunnerSpec& spec, int64_t level, std::span<co
 
 Exec& ModuleRunner::program(const Key& key) {
   ShapePrograms& found = programs_.get(key, [&] {
-    return fmt::format("engine module {} {}x{}{} over {}x{}", key.module, key.shape.rows,
+    return fmt::format("engine module {} {}x{}{} over {}x{} depth {}", key.module, key.shape.rows,
                        key.shape.logits, key.shape.apart ? " apart" : "", key.shape.sequences,
-                       key.shape.blocks);
+                       key.shape.blocks, key.shape.depth);
   });
   if (found.kinds.empty())
     found.kinds.push_back(std::make_unique<Exec>(
@@ -133,10 +133,10 @@ StepShape ModuleRunner::shape_of(const ModuleFeed& f) const {
                         .logits = wanted ? bucket(wanted, spec_.sequences) : 0,
                         .apart = f.tables.size() == f.positions.size()};
   // Rows of prompts are only stored. A feed that drafts has a few rows of each sequence.
-  return shape.with_latents(config_, spec_,
-                            {.tables = int64_t(f.tables.size()),
-                             .deepest = blocks_for(1 + *std::ranges::max_element(f.positions)),
-                             .decodes = shape.apart || wanted > 0});
+  return shape.with_depth(config_, spec_,
+                          {.tables = int64_t(f.tables.size()),
+                           .deepest = blocks_for(1 + *std::ranges::max_element(f.positions)),
+                           .decodes = shape.apart || wanted > 0});
 }
 
 void ModuleRunner::upload(const ModuleFeed& f, const StepShape& shape) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "infer/block_pool.h"
@@ -167,7 +168,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
     arena = std::max(arena, ModuleRunner::need(config_, params.dtype(), spec_).arena);
   memory_.reserve(arena);
   const StepShape one{bucket(1, spec.rows), 1, true, true};
-  program({Key::Kind::step, one.with_latents(config_, spec_, {1, 1, true})});
+  program({Key::Kind::step, one.with_depth(config_, spec_, {1, 1, true})});
   device_logits_ = {memory_.state, "engine.logits"};
   wide_ = device_logits_.tensor().cols();
   if (spec_.modules) {
@@ -180,6 +181,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
   backend.synchronize();  // inputs are zeroed before the first launch
 }
+spec_.deep_rows = deep_rows(backend);
 
 // The tensors of which a block has a part: of layers, of modules, and one for each level of states.
 void Runner::find_caches() {
@@ -202,6 +204,16 @@ void Runner::find_caches() {
 int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache,
                             int64_t modules) {
   return cache_block_bytes(config, cache, dtype) + mtp_block_bytes(config, modules, cache, dtype);
+  // Decoding has at least one thread block per row and KV head.
+  int64_t Runner::deep_rows(const Backend& backend) const {
+    const int64_t blocks = backend.splits_keys_below();
+    if (blocks == 0) return 0;
+    if (config_.mla) return std::numeric_limits<int64_t>::max();  // always splits keys
+    int64_t heads = blocks;
+    for (const LayerSpec& l : layer_specs(config_))
+      if (l.attends()) heads = std::min(heads, l.kv_heads);
+    return (blocks + heads - 1) / heads;
+  }
 }
 
 int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerSpec& spec) {
@@ -304,10 +316,10 @@ StepShape Runner::shape_of(const Feed& f) const {
   // change no bit.
   const bool verifies =
       spec_.drafts > 0 && all && rows <= bucket((1 + spec_.drafts) * tables, spec_.rows);
-  return shape.with_latents(config_, spec_,
-                            {.tables = tables,
-                             .deepest = blocks_for(1 + *std::ranges::max_element(f.positions)),
-                             .decodes = shape.apart || verifies});
+  return shape.with_depth(config_, spec_,
+                          {.tables = tables,
+                           .deepest = blocks_for(1 + *std::ranges::max_element(f.positions)),
+                           .decodes = shape.apart || verifies});
 }
 
 // Whether decoding may attend over latents: not with adapters, of which kv_b may have some.

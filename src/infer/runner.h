@@ -98,6 +98,7 @@ class Runner {
   void score(const Feed&);
 
   ModelConfig config_;  // resolved
+  int64_t deep_rows(const Backend&) const;
   RunnerSpec spec_;
   Memory memory_;
   RopeRows rope_;

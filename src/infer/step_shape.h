@@ -22,6 +22,8 @@ struct RunnerSpec {
   int64_t program_bytes = program_cache_bytes;  // as in ProgramCache
   int64_t drafts = 0;                           // maximum draft tokens per sequence and step
   int64_t modules = 0;  // of multi-token prediction that draft, the first ones of the model
+  // Programs of fewer rows are recorded for the depth of the texts; 0: none is.
+  int64_t deep_rows = 0;
 };
 
 // The shape that a program is recorded for.
@@ -31,12 +33,13 @@ struct StepShape {
   bool apart = false;            // row n belongs to sequence n
   // Latent attention over keys and values: sequences and blocks of each, both rounded up; else 0.
   int64_t sequences = 0, blocks = 0;
-  // What latent attention needs to know of a step.
-  struct Latents {
+  int64_t depth = 0;  // blocks of the longest text, rounded up; 0: as many as a table has
+  // The texts of a step.
+  struct Texts {
     int64_t tables = 0, deepest = 0;  // sequences, and blocks of the longest one
     bool decodes = false;             // no sequence reads its prompt
   };
-  StepShape with_latents(const ModelConfig&, const RunnerSpec&, const Latents&) const;
+  StepShape with_depth(const ModelConfig&, const RunnerSpec&, const Texts&) const;
   DecoderMode mode(const RunnerSpec&) const;  // of the program: the cache and how it is read
   auto operator<=>(const StepShape&) const = default;
 };

@@ -153,7 +153,7 @@ struct BlockBuilder {
             .salt = t.salt("attention"),
             .apart = mode.apart};
   }
-  Paged paged() const { return {inputs.positions, inputs.sequences, inputs.tables}; }
+  Paged paged() const { return {inputs.positions, inputs.sequences, inputs.tables, mode.depth}; }
 
   // --- latent attention (latent_attention.cpp) ---
   Var attend_latent(Var x, int64_t layer, Join join) const;

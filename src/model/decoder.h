@@ -35,6 +35,7 @@ struct DecoderMode {
   CacheFormat cache = CacheFormat::plain;
   int64_t positions = 0;  // with a cache: positions are below this; 0: the model's context
   bool apart = false;     // with a cache: row n belongs to sequence n
+  int64_t depth = 0;      // with a cache: see Paged
   // Latent attention with a cache: attend over latents; or, with the bits of training, over the
   // keys and values of the first sequences and blocks of each (0: all that the tables have).
   bool absorb = false;

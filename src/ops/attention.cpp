@@ -263,7 +263,7 @@ Var attention_cached(Tape& t, Var cache, const Qkv& x, const Paged& paged, const
     fail(t.where(), "expected rows (1, N, ..) and blocks of {} elements, got {} and {}",
          own.block(), to_string(s), to_string(c));
   const Var y = t.temp({1, s[1], at.layout.q.heads, at.layout.v.width});
-  const auto launch = [at, spec](auto* f, Stream& s, In in, Out out) {
+  const auto launch = [at, spec, depth = paged.depth](auto* f, Stream& s, In in, Out out) {
     f(s, {.y = out[0],
           .cache = out[1],
           .q = at.q_of(in),
@@ -274,7 +274,8 @@ Var attention_cached(Tape& t, Var cache, const Qkv& x, const Paged& paged, const
           .tables = in[5],
           .slopes = in[6],
           .bias = in[7],
-          .spec = spec});
+          .spec = spec,
+          .depth = depth});
   };
   std::vector<Var> in = at.once(x.q.x, x.k.x, x.v.x);
   for (const Var v :

@@ -142,7 +142,7 @@ Var attention_latent(Tape& t, Var cache, Var q, Var w, const Paged& paged, const
     fail(t.where(), "expected blocks of latents of up to {}, got {}", most_absorbed,
          to_string(t.shape(cache)));
   const Var y = t.temp({1, t.shape(q)[1], spec.heads, spec.v});
-  const auto launch = [=](auto* f, Stream& s, In in, Out out) {
+  const auto launch = [spec, attn, depth = paged.depth](auto* f, Stream& s, In in, Out out) {
     f(s, {.y = out[0],
           .cache = in[0],
           .q = in[1],
@@ -151,7 +151,8 @@ Var attention_latent(Tape& t, Var cache, Var q, Var w, const Paged& paged, const
           .sequences = in[4],
           .tables = in[5],
           .spec = spec,
-          .attn = attn});
+          .attn = attn,
+          .depth = depth});
   };
   t.push(kernel_op<&Kernels::attention_latent>("attention_latent", launch),
          {cache, q, w, paged.positions, paged.sequences, paged.tables}, {y});

@@ -99,6 +99,7 @@ Var attention(Tape&, const Qkv&, const Masks&, const AttnSpec&);
 struct Paged {
   Var positions, sequences;  // (1, N) i32
   Var tables;                // (sequences, blocks of each) i32
+  int64_t depth = 0;         // blocks of a table that the rows see at most; 0: all
 };
 // The masks have no documents.
 Var attention_cached(Tape&, Var cache, const Qkv&, const Paged&, const Masks&, const AttnSpec&);

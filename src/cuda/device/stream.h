@@ -23,6 +23,8 @@ struct Card {
   int64_t shared_bytes = 0;  // maximum shared memory per block
   int64_t l2_bytes = 0;
   bool hopper() const { return major == 9; }
+  // Fewer blocks leave processors idle, so decoding then splits the keys of a row.
+  int64_t enough_blocks() const { return 2 * processors; }
 };
 
 // Device memory of one GPU, with accounting.

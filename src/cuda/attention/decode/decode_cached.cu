@@ -78,7 +78,7 @@ __global__ void decode_f32(Decode a) {
 // Whether one block per row, over all its keys, makes enough blocks to hide latency.
 bool rows_fill(const Card& card, const Decode& a) {
   return decode_rows_takes(a.D) &&
-         a.N * a.G * ceil_div(a.H / a.G, decode_rows_heads) >= 2 * card.processors;
+         a.N * a.G * ceil_div(a.H / a.G, decode_rows_heads) >= card.enough_blocks();
 }
 
 template <class T>
@@ -184,6 +184,7 @@ void attention_cached(Stream& on_stream, const AttentionCachedArgs& args) {
                  .pieces = 0,
                  .width = int(args.tables.shape[1]),
                  .window = spec.window > 0 ? int(spec.window) : INT_MAX,
+                 .depth = int(args.depth ? args.depth : args.tables.shape[1]),
                  .V = int(V),
                  .distances = args.bias ? int(args.bias.cols()) : 0,
                  .scale = spec.scale,

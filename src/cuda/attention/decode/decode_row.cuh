@@ -21,6 +21,7 @@ struct Decode {
   const float* bias;  // (H, distances), or absent
   const int32_t *positions, *sequences, *tables;
   int N, H, G, D, piece, pieces, width, window;  // width: blocks per table
+  int depth;                                     // of these blocks, those that rows see at most
   int V;  // width of a head of v; equals D except in the kernels that decode_cached.cu names
   int distances;
   float scale, softcap;

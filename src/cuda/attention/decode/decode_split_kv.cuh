@@ -217,8 +217,8 @@ template <class T, class C, int Lanes>
 void launch_pieces(Decode a, CudaStream& stream) {
   const unsigned share = unsigned(a.H / a.G), x = unsigned(a.N * a.G);
   const unsigned z = share == 1 ? 1 : (share + 3) / 4;
-  const int tokens = a.width * block_tokens;
-  const bool many = int64_t(x) * z >= 2 * stream.card.processors;
+  const int tokens = a.depth * block_tokens;
+  const bool many = int64_t(x) * z >= stream.card.enough_blocks();
   a.piece = many ? tokens : short_piece;
   a.pieces = (tokens + a.piece - 1) / a.piece;
   if (a.pieces > 1) {

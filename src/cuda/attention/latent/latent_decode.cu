@@ -168,7 +168,7 @@ void attention_latent(Stream& stream, const AttentionLatentArgs& args) {
   expect_dtypes("attention_latent", args.y.dtype, args.cache, args.q, args.w);
   CudaStream& s = on(stream);
   const int64_t N = args.y.shape[1], L = args.w.cols(), W = args.tables.cols();
-  const int64_t splits = ceil_div(W * cache_block, split_keys);
+  const int64_t splits = ceil_div((args.depth ? args.depth : W) * cache_block, split_keys);
   if (N == 0) return;
   const int64_t queries = round_up(N * spec.heads * (L + spec.rope), 64);
   float* memory = static_cast<float*>(
