@@ -141,8 +141,15 @@ void run_serve(const ServeFlags& flags) {
   // Check the paths before the port is announced: models load while the port answers 503.
   check_paths(flags);
   const std::vector<std::string> names = model_names(flags.models, config.name);
+  const std::unique_ptr<Backend> backend =
+      make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
+  constexpr int64_t most_on_device = 2048, most_on_cpu = 512;
+  if (config.step_tokens == 0)
+    config.step_tokens = backend->device_bytes() > 0 ? most_on_device : most_on_cpu;
   const EngineSpec spec{.max_batch = config.batch,
                         .context = flags.context,
+                        .step_tokens = config.step_tokens,
+                        .interval = double(config.step_ms) / 1e3,
                         .speculate = config.speculate,
                         .draft = config.draft,
                         .cache_bytes = int64_t(flags.cache_gib * double(1 << 30)),
@@ -151,8 +158,6 @@ void run_serve(const ServeFlags& flags) {
                                       : "use a shorter --context, or set --cache-gib",
                         .cache = cache_format(flags.kv),
                         .exact = flags.batch_invariant};
-  const std::unique_ptr<Backend> backend =
-      make_backend(flags.common, {.batch_invariant = flags.batch_invariant});
   check_dtype(flags.dtype, *backend);
   const WeightFormat format = weight_format(flags.weights, *backend);
   std::string url;

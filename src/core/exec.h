@@ -43,6 +43,8 @@ class Exec {
   // Nothing else may run on this memory between the parts of one replay.
   void run_part(size_t part);
   size_t parts();
+  // How often its first part has run. The first two runs choose kernels and capture launches.
+  int64_t runs() const { return parts_.empty() ? 0 : parts_[0].runs; }
 
   // The memory of a value. That of a temporary holds whatever the last node to use its place wrote.
   Tensor operator[](Var v);

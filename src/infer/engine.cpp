@@ -23,6 +23,8 @@ EngineSpec completed(EngineSpec spec, const ModelConfig& config) {
          "expected a batch, tokens per step and a context of at least 1 (context up to {}), got "
          "{}, {} and {}",
          config.context, spec.max_batch, spec.step_tokens, spec.context);
+  if (!(spec.interval >= 0))
+    fail("engine", "expected an interval of 0 or more seconds, got {}", spec.interval);
   if (config.mla && spec.cache != CacheFormat::plain)
     fail("engine", "a cache of latents (kv_latent) cannot be in fp8: use a plain one");
   if (spec.draft == Draft::mtp && config.mtp == 0)
@@ -157,7 +159,8 @@ struct Engine::State {
               .drafts = spec.speculate,
               .window = attended(config, spec),
               .reuse = spec.reuse_prefixes,
-              .proposed = shape.modules > 0}),
+              .proposed = shape.modules > 0,
+              .interval = spec.interval}),
         shared(loop.stats()) {}
 
   void check(const Request&) const;

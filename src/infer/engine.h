@@ -80,6 +80,10 @@ struct EngineSpec {
   // Maximum tokens of prompt and completion; 0: the model's context, or as much as memory allows.
   int64_t context = 0;
   int64_t step_tokens = 512;  // maximum tokens per step, prompts and completions together
+  // Seconds that a step with prompts should take at most while other sequences decode: it takes
+  // fewer tokens of them if measured steps were slower. 0: as many as fit, so that the number of
+  // steps does not depend on time. Tokens depend on it only as far as on the batch.
+  double interval = 0;
   // Maximum draft tokens per sequence and step; 0: none, or as many as the model has modules.
   int64_t speculate = 0;
   Draft draft = Draft::lookup;
@@ -107,6 +111,7 @@ struct EngineStats {
   int64_t steps = 0, preemptions = 0;
   int64_t followed = 0;                 // steps launched before the host saw the previous tokens
   int64_t reused_tokens = 0;            // prompt tokens found in the cache
+  int64_t prompt_rows = 0;              // tokens of prompts that the last step could take
   int64_t drafted = 0, accepted = 0;    // draft tokens
   std::vector<DraftCount> drafts = {};  // the first, second, .. token of drafts
   int64_t running = 0, waiting = 0;     // sequences, currently

@@ -25,6 +25,7 @@ EngineLoop::EngineLoop(const ModelConfig& config, ParamStore& params, Backend& b
 
 bool EngineLoop::step() {
   const auto begin = Clock::now();
+  const int64_t cold = runner_.cold_launches();
   abandon_unless_wanted(next_);
   scheduler_.sweep();  // removes sequences cancelled since the last step
   std::swap(now_, next_);
@@ -36,13 +37,16 @@ bool EngineLoop::step() {
   }
   const bool works = !now_.empty();
   if (works) {
+    const int64_t rows = int64_t(now_.feed.positions.size());
     if (!launch_next()) next_.clear();
     collect();
     abandon_unless_wanted(next_);
     draw_constrained(next_);
     scheduler_.sweep();
     ++stats_.steps;
-    stats_.seconds += seconds_since(begin);
+    const double seconds = seconds_since(begin);
+    stats_.seconds += seconds;
+    if (runner_.cold_launches() == cold) scheduler_.took(rows, seconds);
   }
   ended_.clear();
   return works;
@@ -106,6 +110,7 @@ void EngineLoop::want(const Sequence& seq, int64_t p) {
   for (int64_t i = 0; i < copies; ++i) {
     feed.wanted.push_back(int32_t(feed.tokens.size()));
     feed.draws.push_back(copies > 1 ? Generation(job, int(i)).controls(0) : device_draw(seq, p));
+    feed.allowed.push_back(seq.generation.always_allowed());
     feed.scores.push_back(!feed.draws.back() &&
                           (job.sampling().logprobs >= 0 || p + 1 < seq.size()));
   }
@@ -118,14 +123,14 @@ int64_t EngineLoop::first_guesses(const ActiveRequest& r) const {
 
 void EngineLoop::draw_constrained(Flight& f) {
   if (f.empty() || !f.feed.pauses()) return;
-  f.feed.allowed.assign(f.feed.wanted.size(), {});
   for (size_t i = 0; i < f.slots.size(); ++i) {
     Sequence* seq = f.slots[i].seq;
     if (!seq || seq->ended || !seq->generation.masked()) continue;
     const size_t after =
         i + 1 < f.slots.size() ? size_t(f.slots[i + 1].wanted) : f.feed.wanted.size();
     for (size_t row = size_t(f.slots[i].wanted); row < after && !seq->ended; ++row) {
-      if (!f.feed.draws[row] || !f.feed.draws[row]->constrained) continue;
+      if (!f.feed.draws[row] || !f.feed.draws[row]->constrained || !f.feed.allowed[row].all())
+        continue;
       try {
         f.feed.allowed[row] = seq->generation.allowed();
       } catch (...) { end(*seq->request, {}, std::current_exception()); }
@@ -158,6 +163,7 @@ bool EngineLoop::launch_next() {
     next_.slots.push_back({seq, 1, int64_t(i)});
     feed.wanted.push_back(int32_t(i));
     feed.draws.push_back(draw);
+    feed.allowed.push_back(seq ? seq->generation.always_allowed() : AllowedTokens{});
     feed.scores.push_back(false);
     feed.positions.push_back(seq ? int32_t(seq->size()) : -1);
     feed.sequences.push_back(int32_t(i));
@@ -447,6 +453,7 @@ EngineStats EngineLoop::stats() const {
   s.preemptions = scheduler_.stats().preemptions;
   s.reused_tokens = scheduler_.stats().reused_tokens;
   s.drafted = scheduler_.stats().drafted;
+  s.prompt_rows = scheduler_.stats().prompt_rows;
   s.running = scheduler_.active();
   s.waiting = scheduler_.waiting();
   s.used_blocks = pool_.size() - pool_.available();

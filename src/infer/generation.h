@@ -22,7 +22,7 @@ struct Job {
   const SamplingSpec& sampling() const { return request.sampling; }
   int64_t prompt_size() const { return int64_t(request.prompt.size()); }
   // The tokens that may come next without a constraint; a token that stops the text needs no text.
-  AllowedTokens usable_tokens() const { return {usable, stop_ids}; }
+  AllowedTokens usable_tokens() const { return {usable, stop_ids, true}; }
 };
 
 // The token's log-probability under these logits, if the job requests it.
@@ -42,6 +42,8 @@ class Generation {
   // Tokens that may come next; waits for the mask of the constraint. Valid until the next token.
   AllowedTokens allowed();
   bool masked() const { return cursor_ || !job_->usable.empty(); }  // they are not all tokens
+  // The same if they do not depend on the text; else none are named.
+  AllowedTokens always_allowed() const { return cursor_ ? AllowedTokens{} : job_->usable_tokens(); }
   void note_start();  // the first step with this completion begins
   // Appends a token; returns the text that is final now.
   std::string append(int32_t token, std::optional<TokenLogprob>);

@@ -37,6 +37,17 @@ struct Inputs {
 // Words of a row of SampleArgs::allowed.
 int64_t mask_ints(const RunnerSpec& s) { return (s.vocab + 31) / 32; }
 
+// A row of SampleArgs::allowed.
+void write_mask(std::span<int32_t> row, const AllowedTokens& a, int64_t vocab) {
+  if (a.all()) {
+    std::ranges::fill(row, -1);
+    return;
+  }
+  std::memcpy(row.data(), a.bits.data(), row.size_bytes());
+  for (const int32_t id : a.also)
+    if (id < vocab) row[size_t(id) / 32] = int32_t(uint32_t(row[size_t(id) / 32]) | 1u << id % 32);
+}
+
 constexpr size_t turns = 2;
 std::string name_of(const char* what, size_t turn) {
   return fmt::format("engine.{}.{}", what, turn);
@@ -44,7 +55,7 @@ std::string name_of(const char* what, size_t turn) {
 
 // Records the forward pass of a step; the logits of the wanted rows go to the state "logits".
 Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const StepShape& shape,
-             bool draws, size_t turn, bool pauses = false) {
+             bool draws, size_t turn, bool constrained = false) {
   const int64_t rows = shape.rows, wanted = shape.logits;
   Tape t(dtype, "engine");
   t.trains = false;
@@ -71,7 +82,7 @@ Tape forward(const ModelConfig& c, DType dtype, const RunnerSpec& spec, const St
   const Var drawn = t.state(name_of("drawn", turn), {spec.logits, drawn_ints}, DType::i32);
   const Var next = t.state(name_of("inputs", (turn + 1) % turns), all_inputs, DType::i32);
   Var allowed;
-  if (pauses) {
+  if (constrained) {
     t.pause();
     const Shape masks{spec.logits, mask_ints(spec)};
     allowed = t.rows(t.state(name_of("allowed", turn), masks, DType::i32), 0, wanted);
@@ -140,8 +151,14 @@ void Feed::clear() {
   tables.clear();
 }
 
-bool Feed::pauses() const {
+bool Feed::masks() const {
   return std::ranges::any_of(draws, [](const auto& d) { return d && d->constrained; });
+}
+
+bool Feed::pauses() const {
+  for (size_t i = 0; i < draws.size(); ++i)
+    if (draws[i] && draws[i]->constrained && allowed[i].all()) return true;
+  return false;
 }
 
 Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
@@ -160,6 +177,7 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
       fail("engine", "{}", why);
   check_layers_run(config_, backend, params.dtype());
   if (config_.mla && !absorbs()) spec_.exact = true;
+  spec_.deep_rows = deep_rows(backend);
   if (spec.logits > spec.rows)  // drawn tokens are written to the input tokens of these rows
     fail("engine", "expected logits of at most {} rows, got {}", spec.rows, spec.logits);
   // Reserved once: growing the arena later would invalidate every captured program.
@@ -181,7 +199,17 @@ Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
   for (auto& a : arrivals_) a = backend.make_transfer(spec.logits * int64_t(sizeof(Drawn)));
   backend.synchronize();  // inputs are zeroed before the first launch
 }
-spec_.deep_rows = deep_rows(backend);
+
+// Decoding has at least one thread block per row and KV head.
+int64_t Runner::deep_rows(const Backend& backend) const {
+  const int64_t blocks = backend.splits_keys_below();
+  if (blocks == 0) return 0;
+  if (config_.mla) return std::numeric_limits<int64_t>::max();  // always splits keys
+  int64_t heads = blocks;
+  for (const LayerSpec& l : layer_specs(config_))
+    if (l.attends()) heads = std::min(heads, l.kv_heads);
+  return (blocks + heads - 1) / heads;
+}
 
 // The tensors of which a block has a part: of layers, of modules, and one for each level of states.
 void Runner::find_caches() {
@@ -204,16 +232,6 @@ void Runner::find_caches() {
 int64_t Runner::block_bytes(const ModelConfig& config, DType dtype, CacheFormat cache,
                             int64_t modules) {
   return cache_block_bytes(config, cache, dtype) + mtp_block_bytes(config, modules, cache, dtype);
-  // Decoding has at least one thread block per row and KV head.
-  int64_t Runner::deep_rows(const Backend& backend) const {
-    const int64_t blocks = backend.splits_keys_below();
-    if (blocks == 0) return 0;
-    if (config_.mla) return std::numeric_limits<int64_t>::max();  // always splits keys
-    int64_t heads = blocks;
-    for (const LayerSpec& l : layer_specs(config_))
-      if (l.attends()) heads = std::min(heads, l.kv_heads);
-    return (blocks + heads - 1) / heads;
-  }
 }
 
 int64_t Runner::step_bytes(const ModelConfig& config, DType dtype, const RunnerSpec& spec) {
@@ -236,7 +254,7 @@ Tape Runner::record(const Key& key) const {
   switch (key.kind) {
     case Key::Kind::step:
       return forward(config_, memory_.params->dtype(), spec_, key.shape, draws(), key.turn,
-                     key.pauses);
+                     key.masks);
     case Key::Kind::log_sums:
       return record_scorer(config_, spec_, key.shape.logits, wide_);
     case Key::Kind::logprobs:
@@ -248,10 +266,11 @@ Tape Runner::record(const Key& key) const {
 // A reference is valid until the next call.
 Exec& Runner::program(const Key& key) {
   ShapePrograms& found = programs_.get(key, [&] {
-    return fmt::format("engine {} {}x{}{}{}{} over {}x{} turn {} temperature {}", int(key.kind),
-                       key.shape.rows, key.shape.logits, key.shape.all ? " all" : "",
-                       key.shape.apart ? " apart" : "", key.pauses ? " pauses" : "",
-                       key.shape.sequences, key.shape.blocks, key.turn, key.temperature);
+    return fmt::format("engine {} {}x{}{}{}{} over {}x{} depth {} turn {} temperature {}",
+                       int(key.kind), key.shape.rows, key.shape.logits, key.shape.all ? " all" : "",
+                       key.shape.apart ? " apart" : "", key.masks ? " masks" : "",
+                       key.shape.sequences, key.shape.blocks, key.shape.depth, key.turn,
+                       key.temperature);
   });
   if (!found.kinds.empty()) return *found.kinds[0];
   found.kinds.push_back(std::make_unique<Exec>(record(key), memory_));
@@ -262,7 +281,7 @@ Exec& Runner::program(const Key& key) {
     t.inputs = {memory_.state, name_of("inputs", key.turn)};
     if (draws()) t.drawn = {memory_.state, name_of("drawn", key.turn)};
   }
-  if (key.pauses) turns_[key.turn].allowed = {memory_.state, name_of("allowed", key.turn)};
+  if (key.masks) turns_[key.turn].allowed = {memory_.state, name_of("allowed", key.turn)};
   return *found.kinds[0];
 }
 
@@ -331,11 +350,13 @@ bool Runner::absorbs() const {
 void Runner::launch(const Feed& f) {
   const StepShape shape = shape_of(f);
   const size_t turn = draws() ? launched_ % turns : 0;
-  const bool pauses = f.pauses();
-  Exec& exec = program({Key::Kind::step, shape, turn, pauses});
+  const bool masks = f.masks(), pauses = f.pauses();
+  Exec& exec = program({Key::Kind::step, shape, turn, masks});
+  if (exec.runs() < 2) ++cold_launches_;
   copy_blocks();
   rope_.cover(memory_, 1 + *std::ranges::max_element(f.positions));
   upload(f, shape, turn);
+  if (masks && !pauses) upload_masks(f, turn);
   ++launched_;
   turns_[turn].undrawn = pauses;
   if (pauses) return exec.run_part(0);
@@ -346,22 +367,39 @@ void Runner::launch(const Feed& f) {
 
 void Runner::draw(const Feed& f) {
   const StepShape shape = shape_of(f);
-  const size_t turn = (launched_ - 1) % turns, words = size_t(mask_ints(spec_));
+  const size_t turn = (launched_ - 1) % turns;
   Exec& exec = program({Key::Kind::step, shape, turn, true});
-  masks_.assign(f.allowed.size() * words, -1);
-  for (size_t i = 0; i < f.allowed.size(); ++i) {
-    const AllowedTokens& a = f.allowed[i];
-    if (a.all()) continue;
-    const auto row = std::span(masks_).subspan(i * words, words);
-    std::memcpy(row.data(), a.bits.data(), row.size_bytes());
-    for (const int32_t id : a.also)
-      if (id < spec_.vocab)
-        row[size_t(id) / 32] = int32_t(uint32_t(row[size_t(id) / 32]) | 1u << id % 32);
-  }
-  turns_[turn].allowed.upload_part(0, masks_);
+  upload_masks(f, turn);
   turns_[turn].undrawn = false;
   exec.run_part(1);
   arrivals_[turn]->begin(turns_[turn].drawn.tensor().data, shape.logits * int64_t(sizeof(Drawn)));
+}
+
+// Uploads the masks of constrained rows, neighbours together. A constant mask that its row already
+// has stays. The device ignores the masks of other rows.
+void Runner::upload_masks(const Feed& f, size_t turn) {
+  const size_t words = size_t(mask_ints(spec_)), rows = f.draws.size();
+  Turn& t = turns_[turn];
+  t.kept.resize(size_t(spec_.logits));
+  masks_.resize(rows * words);
+  const auto changes = [&](size_t i) {
+    if (i == rows || !f.draws[i] || !f.draws[i]->constrained) return false;
+    const AllowedTokens& a = f.allowed[i];
+    ConstantMask mask;
+    if (a.constant) mask = {a.bits.data(), {a.also.begin(), a.also.end()}};
+    return !mask.bits || std::exchange(t.kept[i], mask) != mask;
+  };
+  for (size_t i = 0, first = 0; i <= rows; ++i) {
+    if (changes(i)) {
+      write_mask(std::span(masks_).subspan(i * words, words), f.allowed[i], spec_.vocab);
+      if (!f.allowed[i].constant) t.kept[i] = {};
+      continue;
+    }
+    if (i > first)
+      t.allowed.upload_part(int64_t(first * words), std::span<const int32_t>(masks_).subspan(
+                                                        first * words, (i - first) * words));
+    first = i + 1;
+  }
 }
 
 void Runner::collect(const Feed& f) {

@@ -28,12 +28,13 @@ struct Feed {
   std::vector<std::optional<SampleControls>>
       draws;                 // per wanted row: how the device samples; none: the host does
   std::vector<char> scores;  // per wanted row: whether log-probabilities are needed
-  // Per wanted row: the tokens that a constrained draw on the device allows; see Runner::draw.
+  // Per wanted row: the tokens that a constrained draw on the device allows, if they are known at
+  // the launch; else Runner::draw gets them.
   std::vector<AllowedTokens> allowed;
   std::vector<std::span<const int32_t>> tables;  // cache blocks of each sequence
 
-  // Whether the device draws under constraints: the step then pauses before it draws.
-  bool pauses() const;
+  bool masks() const;   // whether the device draws under constraints
+  bool pauses() const;  // whether the step waits for them before it draws
   void clear();
 };
 
@@ -65,6 +66,8 @@ class Runner {
   float logprob(int64_t i, int32_t token, float temperature);
   bool softcaps() const { return config_.logit_softcap > 0; }
   size_t programs() const { return programs_.size(); }  // recorded and not dropped
+  // Launches of programs that still had to be recorded, to choose kernels or to be captured.
+  int64_t cold_launches() const { return cold_launches_; }
   // With modules, when no launch is in flight: runs one of them over rows whose states are cached,
   // and returns the likeliest token after each wanted row.
   std::vector<int32_t> run_module(const ModuleFeed&);
@@ -84,32 +87,40 @@ class Runner {
     enum class Kind : uint8_t { step, log_sums, logprobs } kind;
     StepShape shape = {};  // log_sums: only its logits
     size_t turn = 0;
-    bool pauses = false;
+    bool masks = false;
     float temperature = 0;
     auto operator<=>(const Key&) const = default;
   };
   Exec& program(const Key&);
   Tape record(const Key&) const;
   void upload(const Feed&, const StepShape&, size_t turn);
+  void upload_masks(const Feed&, size_t turn);
   void copy_blocks();
   StepShape shape_of(const Feed&) const;
   bool absorbs() const;
+  int64_t deep_rows(const Backend&) const;
   void find_caches();
   void score(const Feed&);
 
   ModelConfig config_;  // resolved
-  int64_t deep_rows(const Backend&) const;
   RunnerSpec spec_;
   Memory memory_;
   RopeRows rope_;
   int64_t wide_;  // columns of the logits: vocabulary rounded up to tiles
   // Values that programs share, each bound when the first program that has it is recorded. They
   // belong to no single program, so they stay when the cache drops one.
+  struct ConstantMask {
+    const uint32_t* bits = nullptr;  // null: none
+    std::vector<int32_t> also = {};
+    bool operator==(const ConstantMask&) const = default;
+  };
   struct Turn {
     StateRef<int32_t> inputs;
     StateRef<int32_t> drawn;    // if the device samples
     StateRef<int32_t> allowed;  // if it does so under constraints
     bool undrawn = false;       // its last launch pauses: nothing was drawn, no transfer begun
+    std::vector<ConstantMask> kept =
+        {};  // per row of `allowed`: what it holds, if that is constant
   };
   std::array<Turn, 2> turns_;
   StateRef<float> device_logits_, nll_;
@@ -121,6 +132,7 @@ class Runner {
   std::vector<int32_t> inputs_, masks_;
   std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // transfers of sampled tokens, by turn
   size_t launched_ = 0, collected_ = 0;
+  int64_t cold_launches_ = 0;
   std::vector<float> logits_;                // (wanted, wide) of the last collected launch
   std::vector<Drawn> drawn_;                 // (wanted)
   std::vector<std::optional<LogSum>> sums_;  // (wanted)

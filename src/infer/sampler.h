@@ -70,6 +70,7 @@ double sampling_uniform(uint64_t seed, uint32_t sample, uint64_t position);
 struct AllowedTokens {
   std::span<const uint32_t> bits = {};
   std::span<const int32_t> also = {};
+  bool constant = false;  // the bits stay as they are as long as the engine
 
   bool all() const { return bits.empty(); }
   bool has(size_t token) const { return bits[token / 32] >> token % 32 & 1; }

@@ -13,7 +13,8 @@ constexpr int64_t worth_cutting = 64;  // rows: below this, reading the weights 
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerSpec& spec, BlockPool& pool) : spec_(spec), pool_(pool) {}
+Scheduler::Scheduler(const SchedulerSpec& spec, BlockPool& pool)
+    : spec_(spec), pool_(pool), budget_(spec.rows, spec.interval) {}
 
 void Scheduler::add(std::unique_ptr<Sequence> seq) { waiting_.push_back(std::move(seq)); }
 
@@ -29,12 +30,16 @@ std::span<Sequence* const> Scheduler::plan() {
   for (const auto& seq : active_) seq->rows = 0, seq->draft.clear();
   oldest_ = 0;  // the oldest sequence with something to feed
   while (oldest_ < active_.size() && active_[oldest_]->due() == 0) ++oldest_;
+  prompts_left_ = budget_.prompt_rows(
+      std::ranges::count_if(active_, [](const auto& s) { return s->due() == 1; }));
+  stats_.prompt_rows = prompts_left_;
   // Running sequences continue first; prompts get the rest of the step.
   for (size_t i = 0; i < active_.size(); ++i)
     if (active_[i]->due() == 1) feed(i, 1);
   for (size_t i = 0; i < active_.size(); ++i)
     if (active_[i]->due() > 1) feed(i, active_[i]->due());
-  while (!waiting_.empty() && active() < spec_.sequences && !blocked_ && rows_left_ > 0) {
+  while (!waiting_.empty() && active() < spec_.sequences && !blocked_ && rows_left_ > 0 &&
+         prompts_left_ > 0) {
     active_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     if (feed(active_.size() - 1, active_.back()->due())) continue;
@@ -52,10 +57,27 @@ std::span<Sequence* const> Scheduler::plan() {
   return plan_;
 }
 
-bool Scheduler::would_repeat(int64_t running, int64_t left) const {
+bool Scheduler::would_repeat(int64_t running, int64_t left) {
+  if (spec_.drafts > 0) return false;
   const auto unfinished = std::ranges::count_if(active_, [](const auto& s) { return !s->ended; });
-  return spec_.drafts == 0 && unfinished == running &&
-         (waiting_.empty() || left == spec_.sequences);
+  const bool preempted = unfinished > running;
+  if (!preempted && (waiting_.empty() || left == spec_.sequences)) return true;
+  // The oldest one that waits must be unable to start: then no younger one may. Whoever ends makes
+  // room.
+  if (left < running || unfinished < active()) return false;
+  size_t at = active_.size();
+  for (size_t i = 0; i < active_.size() && preempted; ++i) {
+    if (active_[i]->in_flight > 0) continue;
+    if (!active_[i]->pages.blocks.empty()) return false;  // a prompt, or a beam
+    at = std::min(at, i);
+  }
+  if (at == 0) return false;  // the oldest of all always starts
+  Sequence& next = at < active_.size() ? *active_[at] : *waiting_.front();
+  if (adopt(next, at)) {
+    pool_.release(next.pages);
+    return false;
+  }
+  return true;
 }
 
 // Gives a sequence up to `rows` rows of this step, with the blocks they need.
@@ -64,7 +86,9 @@ bool Scheduler::feed(size_t at, int64_t rows) {
   if (slots_left_ == 0 || rows_left_ == 0) return false;
   if (seq.pages.blocks.empty() && !admit(at)) return false;
   const int64_t cached = seq.pages.cached, unscored = seq.first_wanted() - cached;
+  const bool prompt = seq.due() > 1;
   rows = std::min({rows, seq.due(), rows_left_, std::max<int64_t>(unscored, 0) + logits_left_});
+  if (prompt) rows = std::min(rows, prompts_left_);
   // The last token of a prompt waits until all first draws fit, and younger prompts with it.
   if (seq.logits_of(rows) > logits_left_) --rows, blocked_ = true;
   if (rows <= 0) return false;
@@ -72,6 +96,7 @@ bool Scheduler::feed(size_t at, int64_t rows) {
     if (!preempt_for(at)) return blocked_ = true, false;
   seq.rows = rows;
   rows_left_ -= rows, --slots_left_;
+  if (prompt) prompts_left_ -= rows;
   logits_left_ -= seq.logits_of(rows);
   return true;
 }
@@ -81,18 +106,21 @@ bool Scheduler::feed(size_t at, int64_t rows) {
 bool Scheduler::admit(size_t at) {
   Sequence& seq = *active_[at];
   if (blocked_) return false;
+  if (!adopt(seq, at)) return blocked_ = true, false;
+  stats_.reused_tokens += seq.pages.cached;
+  return true;
+}
+
+// Gives a sequence without blocks those that are cached; false, and none, if the others that it
+// needs are not free and it is not the oldest.
+bool Scheduler::adopt(Sequence& seq, size_t at) {
   if (spec_.reuse) pool_.adopt(seq.pages, seq.tokens, seq.first_wanted());
-  const int64_t adopted = seq.pages.cached;
   const int64_t most = spec_.window ? blocks_for(spec_.window + spec_.rows) + 1 : pool_.size();
   const int64_t needed = std::min(blocks_for(seq.size()) - int64_t(seq.pages.blocks.size()), most);
   const int64_t spare = int64_t(at) / 4;
-  if (at != oldest_ && pool_.available() < needed + spare) {
-    pool_.release(seq.pages);
-    blocked_ = true;
-    return false;
-  }
-  stats_.reused_tokens += adopted;
-  return true;
+  if (at == oldest_ || pool_.available() >= needed + spare) return true;
+  pool_.release(seq.pages);
+  return false;
 }
 
 // Preempts the youngest sequence with blocks that is younger than the one at `at`. The oldest one
@@ -110,6 +138,7 @@ void Scheduler::preempt(Sequence& seq) {
   if (seq.rows > 0) {
     logits_left_ += seq.logits_of(seq.rows);
     rows_left_ += seq.rows, ++slots_left_;
+    if (seq.due() > 1) prompts_left_ += seq.rows;
     seq.rows = 0;
   }
   pool_.release(seq.pages);
@@ -117,12 +146,18 @@ void Scheduler::preempt(Sequence& seq) {
 }
 
 // Programs run a power of two of rows. If many rows would be padding, the last prompt is shortened
-// so that a smaller program is filled; the rest of the prompt continues in the next step.
+// so that a smaller program is filled; the rest of the prompt continues in the next step. At least
+// half of the prompts' rows must stay: a program of half the size that feeds fewer of them is
+// slower. The rest then fits in that size too, so parts never take longer than the whole.
 void Scheduler::fit_bucket() {
   const int64_t rows = spec_.rows - rows_left_;
   if (rows == 0) return;
   const int64_t less = int64_t(std::bit_floor(uint64_t(rows))), cut = rows - less;
   if (cut == 0 || less < worth_cutting || bucket(rows, spec_.rows) - rows <= rows / 8) return;
+  int64_t of_prompts = 0;
+  for (const auto& seq : active_)
+    if (seq->rows > 1) of_prompts += seq->rows;
+  if (2 * cut > of_prompts) return;
   for (size_t i = active_.size(); i-- > 0;) {
     Sequence& seq = *active_[i];
     if (seq.rows <= cut || seq.rows == 1) continue;

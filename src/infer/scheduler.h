@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 
+#include "infer/prefill_budget.h"
 #include "infer/sequence.h"
 
 namespace hearth::inline infer {
@@ -17,10 +18,12 @@ struct SchedulerSpec {
   int64_t window = 0;     // widest attention window of any layer; 0: unlimited
   bool reuse = true;      // reuse cached blocks with equal tokens
   bool proposed = false;  // drafts are the proposals of sequences; else they are looked up
+  double interval = 0;    // seconds of a step with prompts beside others: see PrefillBudget
 };
 
 struct SchedulerStats {
   int64_t preemptions = 0, reused_tokens = 0, drafted = 0;
+  int64_t prompt_rows = 0;  // tokens of prompts that the last step could take
 };
 
 class Scheduler {
@@ -34,9 +37,11 @@ class Scheduler {
   std::span<Sequence* const> plan();
   // Whether plan() would give one row to each of the `left` sequences that continue after the token
   // in flight, out of `running`, and to no other sequence.
-  bool would_repeat(int64_t running, int64_t left) const;
+  bool would_repeat(int64_t running, int64_t left);
   // Allocates cache space for the token after the one in flight, without preempting others.
   bool make_room(Sequence& seq) { return pool_.extend(seq.pages, seq.size() + 1); }
+  // A step of this many rows took this long.
+  void took(int64_t rows, double seconds) { budget_.note(rows, seconds); }
   // After a step: records that the rows of the sequence are in the cache.
   void fed(Sequence&);
   void sweep();  // removes sequences that have ended and are not in flight
@@ -50,6 +55,7 @@ class Scheduler {
  private:
   bool feed(size_t at, int64_t rows);
   bool admit(size_t at);
+  bool adopt(Sequence&, size_t at);
   bool preempt_for(size_t at);
   void fit_bucket();
   void speculate();
@@ -61,7 +67,9 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> active_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<Sequence*> plan_;
+  PrefillBudget budget_;
   int64_t rows_left_ = 0, logits_left_ = 0, slots_left_ = 0;  // remaining in this step
+  int64_t prompts_left_ = 0;                                  // of rows_left_, those for prompts
   size_t oldest_ = 0;
   bool blocked_ = false;  // a sequence did not get what it needs, so no younger one may start
   SchedulerStats stats_;

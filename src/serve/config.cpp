@@ -7,6 +7,8 @@ void ServeConfig::check() const {
   constexpr int64_t many = int64_t(1) << 31;
   check_flag("--batch", batch, 1, 4096);
   check_flag("--queue", queue, 0, 1 << 20);
+  check_flag("--step-tokens", step_tokens, 0, 1 << 16);
+  check_flag("--step-ms", step_ms, 0, 1'000'000);
   check_flag("--speculate", speculate, 0, 64);
   check_flag("--max-messages", max_messages, 1, many);
   check_flag("--max-tokenize-bytes", max_tokenize_bytes, 1, many);

@@ -14,7 +14,7 @@ struct ServeConfig {
   HttpConfig http = {};
   std::vector<std::string> name = {};
 
-  int64_t batch = 32, queue = 256, speculate = 0;
+  int64_t batch = 32, queue = 256, step_tokens = 0, step_ms = 50, speculate = 0;
   Draft draft = Draft::lookup;
   int64_t max_json_depth = 32, max_messages = 4096;
   int64_t max_tokenize_bytes = 1 << 20, max_detokenize_ids = 1 << 17;
@@ -30,6 +30,12 @@ struct ServeConfig {
     v("batch", batch, "maximum sequences per step of a model");
     v("queue", queue,
       "maximum sequences waiting for the batch of a model; more are rejected with 429");
+    v("step_tokens", step_tokens,
+      "maximum tokens per step of a model, of prompts and completions together; 0: 2048 on a GPU, "
+      "512 on the CPU");
+    v("step_ms", step_ms,
+      "milliseconds that a step with prompts should take at most while other sequences generate: "
+      "if measured steps were slower, it takes fewer tokens of the prompts; 0: no limit");
     v("speculate", speculate,
       "draft tokens verified per sequence and step; 0: none, or 4 with --draft lookup, one per "
       "module with --draft mtp");

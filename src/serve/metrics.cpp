@@ -121,6 +121,9 @@ std::string model_text(std::span<const ModelReport> models) {
                  "num_gpu_blocks=\"{}\"}} 1\n",
                  labels, cache_block, m.engine.cache, m.engine.blocks);
            });
+  w.value("gauge", "hearth:prompt_tokens_per_step",
+          "Tokens of prompts that the last step could take.",
+          [](M m) { return m.engine.prompt_rows; });
   w.value("gauge", "hearth:kv_cache_bytes", "Memory of the KV cache.",
           [](M m) { return m.engine.cache_bytes; });
   w.value("gauge", "hearth:kv_blocks", "Blocks of the KV cache.",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -79,10 +80,17 @@ class DrawingBackend final : public Backend {
   Stream& stream() override { return inner_->stream(); }
   std::string describe() const override { return "cpu that draws"; }
   std::byte* allocate(int64_t bytes, const std::string& what) override {
-    return inner_->allocate(bytes, what);
+    std::byte* p = inner_->allocate(bytes, what);
+    if (what.starts_with("engine.allowed")) masks_.insert(p), mask_size_ = bytes;
+    return p;
   }
-  void release(std::byte* p, int64_t bytes) override { inner_->release(p, bytes); }
+  void release(std::byte* p, int64_t bytes) override {
+    masks_.erase(p);
+    inner_->release(p, bytes);
+  }
   void upload(std::byte* device, const void* host, int64_t bytes) override {
+    for (const std::byte* mask : masks_)
+      if (device >= mask && device < mask + mask_size_) mask_bytes += bytes;
     inner_->upload(device, host, bytes);
   }
   // Counts those that overwrite the inputs of a launch which may still run. Inputs are larger than
@@ -121,10 +129,13 @@ class DrawingBackend final : public Backend {
   }
 
   int64_t ahead = 0, races = 0;  // uploads
+  int64_t mask_bytes = 0;        // uploaded of masks
 
  private:
   std::unique_ptr<Backend> inner_;
   Kernels table_;
+  std::set<const std::byte*> masks_;  // their memory, by turn
+  int64_t mask_size_ = 0;
 };
 
 }  // namespace hearth

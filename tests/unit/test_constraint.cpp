@@ -54,7 +54,8 @@ TEST(TokenTrie, MasksAreWhatEachTokenWouldDo) {
     Automaton a{Network(schema_grammar(SchemaJson::parse(person), "schema"))};
     StateId s = a.start();
     for (int step = 0; step < 60 && !a.ended(s); ++step) {
-      const TokenMask mask = trie.allowed(a, s, strips);
+      int64_t work = 1'000'000;
+      const TokenMask mask = trie.allowed(a, s, strips, work);
       std::vector<int32_t> some;
       for (int32_t id = 0; id < t.vocab_size(); ++id) {
         std::string_view bytes = t.bytes_of(id);
@@ -249,6 +250,25 @@ TEST(ConstrainedEngine, DevicesDrawUnderConstraints) {
   for (uint64_t seed = 0; seed < 12; ++seed) some.push_back(device.request(by_schema, 1.2f, seed));
   for (const auto& r : sampled.run(some))
     EXPECT_TRUE(SchemaJudge(SchemaJson::parse(person)).fits(SchemaJson::parse(r[0].text)));
+}
+
+// Only the masks of constrained rows travel.
+TEST(ConstrainedEngine, SendsOnlyTheMasksThatRowsNeed) {
+  DrawingBackend drawing;
+  Constrained c(drawing);
+  std::vector<Request> all{c.request(by_schema, 0, 1)};
+  int64_t sent[2];
+  for (int64_t& bytes : sent) {
+    Engine e = c.model.engine(c.spec());
+    const int64_t before = drawing.mask_bytes;
+    e.run(all);
+    bytes = drawing.mask_bytes - before;
+    for (uint64_t seed = 2; seed < 6; ++seed)
+      all.insert(all.begin() + int64_t(seed) % 2, c.request({}, 0, seed, 100));
+  }
+  EXPECT_GT(sent[0], 0);
+  // The last step may have been launched already when the text has ended.
+  EXPECT_LE(sent[1], sent[0] + (c.tokenizer.vocab_size() + 31) / 32 * 4);
 }
 
 // A text that its grammar ends leaves a step behind that drew nothing; its inputs are not touched

@@ -100,6 +100,40 @@ TEST(RunAhead, APromptThatWaitsIsCountedOnce) {
   EXPECT_EQ(e.stats().reused_tokens, 64);
 }
 
+// A cache that is full for a while, with a request that waits for blocks, before it has started or
+// after it was preempted: steps run ahead until it can start.
+TEST(RunAhead, GoesOnBesideRequestsThatCannotStart) {
+  const ModelConfig c = cached_configs()[0];
+  for (const int64_t prompt : {130, 100}) {
+    DrawingBackend drawing;
+    TinyModel m(drawing, c);
+    Engine e = m.engine({.max_batch = 8,
+                         .context = 4 * cache_block,
+                         .reuse_prefixes = false,
+                         .cache_bytes = 6 * Runner::block_bytes(c, m.params.dtype())});
+    Request first{.prompt = tiny_prompt(prompt)};
+    first.sampling.temperature = 0, first.sampling.max_tokens = 190 - prompt;
+    Request last = first;
+    last.prompt = tiny_prompt(prompt, 1), last.sampling.max_tokens = 60;
+    const auto want = m.engine({.max_batch = 1}).run(std::vector{first, last});
+    std::vector<Completion> got(3);
+    const auto ask = [&](const Request& r, size_t i) {
+      e.submit(r,
+               {.done = [&got, i](auto all, std::exception_ptr) { got[i] = std::move(all[0]); }});
+    };
+    ask(first, 0), ask(first, 1), ask(last, 2);
+    // The first two need all six blocks from 129 tokens each.
+    while (got[0].tokens.empty()) e.step();
+    EXPECT_GT(e.stats().followed, 45) << prompt;
+    EXPECT_EQ(e.stats().preemptions, prompt < 128 ? 1 : 0);
+    while (e.step()) {}
+    EXPECT_EQ(got[0].tokens, want[0][0].tokens);
+    EXPECT_EQ(got[1].tokens, want[0][0].tokens);
+    EXPECT_EQ(got[2].tokens, want[1][0].tokens);
+    EXPECT_EQ(e.stats().used_blocks, 0);
+  }
+}
+
 // Whoever speculates plans every step with the tokens at hand: the draws must be the same.
 TEST(RunAhead, DrawsByTheBitsOfEachPlace) {
   for (const ModelConfig& c : cached_configs()) {

@@ -70,6 +70,27 @@ TEST_F(UnusedIds, AreNeverSampled) {
   }
 }
 
+// Their mask never changes: it is sent once per row, not at every step.
+TEST_F(UnusedIds, MasksStayOnTheDevice) {
+  DrawingBackend drawing;
+  TinyModel m(drawing, config());
+  Engine e = m.engine({.max_batch = 4, .tokenizer = &tokenizer});
+  const std::vector<Request> requests{random_text(1, 1), random_text(2, 3)};
+  for (const auto& samples : e.run(requests))
+    for (const Completion& c : samples) expect_used(c);
+  const int64_t once = drawing.mask_bytes, row = (config().vocab + 31) / 32 * 4;
+  EXPECT_GT(once, 0);
+  EXPECT_LE(once, 2 * 4 * row);
+  e.run(requests);
+  EXPECT_EQ(drawing.mask_bytes, once);
+  // A token that stops the text may come next although it has none: another mask.
+  Request stops = random_text(3, 1);
+  stops.sampling.stop_ids = {1};
+  e.run(std::vector{stops});
+  EXPECT_EQ(drawing.mask_bytes, once + 2 * row);
+  EXPECT_GT(e.stats().followed, 30);
+}
+
 TEST_F(UnusedIds, MayStopTheText) {
   const auto backend = make_cpu_backend(1);
   TinyModel m(*backend, config());
