@@ -258,6 +258,9 @@ TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(moe, "mlp_only_layers", {0, 1, 2}, "expected experts in one of the 3 layers");
   refused(moe, "decoder_sparse_step", 0, "expected decoder_sparse_step of 1 or more, got 0");
   const json deep = deepseek_keys();
+  for (const char* type : {"linear", "llama3"})
+    refused(deep, "rope_scaling", {{"type", type}, {"factor", 4.0}, {"mscale_all_dim", 1.0}},
+            "expected mscale_all_dim to be 0.0, got 1.0: not supported");
   refused(deep, "num_key_value_heads", 2, "expected num_key_value_heads to be 6");
   refused(deep, "scoring_func", "softmax", "expected scoring_func to be \"sigmoid\"");
   refused(deep, "topk_method", "greedy", "expected topk_method to be \"noaux_tc\"");

@@ -50,6 +50,8 @@ void read_rope_scaling(ModelConfig& c, const json& j, const std::string& where) 
   const std::string type =
       k.get<std::string>("rope_type", k.get<std::string>("type", std::string("default")));
   if (type == "default") return;
+  // transformers scales the scores of a deepseek_v3 by it with every type of scaling.
+  if (c.mla && type != "yarn") k.only("mscale_all_dim", 0.0);
   if (type == "linear") {
     c.rope_scaling = RopeScaling::linear;
   } else if (type == "llama3") {
