@@ -262,6 +262,18 @@ std::vector<ModelCase> make_cases() {
               [](C& c) {
                 c.rope_scaling = RopeScaling::llama3, c.rope_factor = 4, c.rope_context = 6;
               }),
+      variant("rope_long_factors",
+              [](C& c) {
+                c.rope_scaling = RopeScaling::longrope, c.rope_factor = 4, c.rope_context = 6;
+                c.rope_short_factors = "1,1.5", c.rope_long_factors = "1.25,9";
+              }),
+      variant("rope_short_factors",
+              [](C& c) {
+                c.rope_scaling = RopeScaling::longrope, c.rope_context = 64;
+                c.rope_attention_factor = 1.5f;
+                c.rope_short_factors = "1,1.5", c.rope_long_factors = "1.25,9";
+                c.rope_pairs = RopePairs::interleaved, c.qk_norm = QkNorm::before_rope;
+              }),
       variant("dropouts",
               [](C& c) {
                 c.dropout_embed = 0.1f, c.dropout_attention = 0.2f, c.dropout_residual = 0.3f;

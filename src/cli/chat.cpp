@@ -271,6 +271,7 @@ void run_conversation(ConversationFlags& flags) {
                      .cache = cache});
   if (!model.context_note().empty())
     say("hearth: {}; --context changes it\n", model.context_note());
+  say_long_rope(model.config(), model.context());
   if (!model.chat().has_template())
     say("hearth: this model has no chat template; the conversation is formatted as User: and "
         "Assistant: lines. Use hearth generate to continue a prompt, or hearth sft on messages or "

@@ -191,6 +191,11 @@ void put_result(std::string_view text) {
   flush();
 }
 
+void say_long_rope(const ModelConfig& config, int64_t tokens) {
+  const std::string note = long_rope_note(for_length(config, tokens));
+  if (!note.empty()) say("hearth: {}\n", note);
+}
+
 bool say_if_clipped(const Completion& c, int64_t asked, int64_t context) {
   if (c.finish_reason != "length" || int64_t(c.tokens.size()) >= asked) return false;
   say("hearth: --max-tokens {} was cut to {}: the model's context of {} tokens is full\n", asked,

@@ -130,6 +130,9 @@ void put_text(std::string_view);
 // Writes the final result of a run. A closed stdout is no error: the run folder has the results.
 void put_result(std::string_view);
 
+// Says on stderr that longrope uses its long factors for sequences of up to `tokens` tokens, if it
+// does.
+void say_long_rope(const ModelConfig&, int64_t tokens);
 // Prints a note on stderr and returns true if the context ended a completion before `asked` tokens.
 bool say_if_clipped(const Completion&, int64_t asked, int64_t context);
 

@@ -89,6 +89,7 @@ struct Examinee {
 
 std::vector<Score> scored(Examinee& e, const EvalFlags& f, std::span<const ScoreItem> items,
                           const Scored& what, bool greedy) {
+  say_long_rope(e.model.config(), e.longest);
   Scorer scorer(e.model.config(), e.model.params(), *e.backend,
                 {.batch_tokens = f.batch_tokens,
                  .context = e.longest,
@@ -202,13 +203,16 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 // continuation from the engine with its KV cache.
 void write_logits(Examinee& e, const EvalFlags& f) {
   if (f.out.empty()) fail_usage("--out", "the task logits needs --out with the file to write");
-  const ModelConfig& config = e.model.config();
-  auto lists = read_ids(f.data, config.vocab);
+  auto lists = read_ids(f.data, e.model.config().vocab);
   keep_first(lists, f.limit);
   std::vector<TensorToWrite> tensors;
   const CacheFormat cache = cache_format(f.kv);
   int64_t longest = 1;
   for (const auto& ids : lists) longest = std::max(longest, int64_t(ids.size()));
+  // Both compute with the factors of longrope that the longest line with its continuation needs.
+  const ModelConfig config =
+      for_length(e.model.config(), std::min(longest + f.greedy, e.model.config().context));
+  say_long_rope(config, longest);
   Scorer scorer(config, e.model.params(), *e.backend, {.context = longest, .cache = cache});
   for (size_t i = 0; i < lists.size(); ++i)
     tensors.push_back({fmt::format("logits.{}", i),

@@ -194,8 +194,8 @@ struct ModelChoice {
 std::vector<ModelChoice> model_choices(const ModelConfig& m, const AskedFlags& f) {
   const std::string position = fmt::format("position is {}", enum_name(m.position));
   const std::string scaling = fmt::format("rope_scaling is {}", enum_name(m.rope_scaling));
-  const bool by_length =
-      m.rope_scaling == RopeScaling::yarn || m.rope_scaling == RopeScaling::llama3;
+  const bool longrope = m.rope_scaling == RopeScaling::longrope;
+  const bool bounded = m.rope_scaling == RopeScaling::yarn || m.rope_scaling == RopeScaling::llama3;
   const bool windows = m.window || m.long_window ||
                        !value_of(f.args, "--window-schedule").empty() ||
                        !value_of(f.args, "--long-window-schedule").empty();
@@ -205,7 +205,11 @@ std::vector<ModelChoice> model_choices(const ModelConfig& m, const AskedFlags& f
        {"--rope-theta", "--rotary", "--rope-pairs", "--rope-scaling", "--rope-factor",
         "--rope-context", "--rope-low", "--rope-high", "--rope-local-theta"}},
       {m.rope_scaling != RopeScaling::none, scaling, {"--rope-factor"}},
-      {by_length, scaling, {"--rope-context", "--rope-low", "--rope-high"}},
+      {bounded || longrope, scaling, {"--rope-context"}},
+      {bounded, scaling, {"--rope-low", "--rope-high"}},
+      {longrope,
+       scaling,
+       {"--rope-short-factors", "--rope-long-factors", "--rope-attention-factor"}},
       {has_letter(m.rope_pattern, m.layers, 'L'),
        "no layer has the letter L in rope_pattern",
        {"--rope-local-theta"}},

@@ -215,6 +215,7 @@ void run_generate(const GenerateFlags& flags) {
   if (asked < 0 && engine.context() < config.context)
     say("hearth: the context is {} tokens: the model's {} do not fit in memory\n", engine.context(),
         config.context);
+  say_long_rope(config, engine.context());
 
   say_if_stdin_is_ignored(flags);
   const std::string echoed = flags.echo ? text : "";

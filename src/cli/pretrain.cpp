@@ -18,6 +18,7 @@
 #include "sys/error.h"
 #include "sys/terminal.h"
 #include "text/tokenizer/tokenizer.h"
+#include "train/pretrain/batch_shape.h"
 
 namespace hearth::inline cli {
 namespace {
@@ -180,7 +181,9 @@ std::string sample_text(const PretrainSpec& spec, const Tokenizer& t, ParamStore
   r.sampling.seed = spec.train.seed;
   // Allocate only the cache that the sample can fill.
   const int64_t room = int64_t(std::max<size_t>(r.prompt.size(), 1)) + spec.train.sample_tokens;
-  Engine engine(spec.model, store, backend,
+  // With the factors of longrope that the model is trained with.
+  const ModelConfig model = for_length(spec.model, longest_sequence(spec.model, spec.train));
+  Engine engine(model, store, backend,
                 {.max_batch = 1, .context = std::min(spec.model.context, room), .tokenizer = &t});
   const auto completions = engine.run(std::span(&r, 1));
   return spec.train.sample_prompt + completions.at(0).at(0).text;

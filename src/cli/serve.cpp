@@ -114,6 +114,7 @@ void say_ready(const NamedModel& named, const std::string& url, const Backend& b
         "a template\n",
         named.name);
   if (!m.context_note().empty()) say("hearth: {}; --context changes it\n", m.context_note());
+  say_long_rope(m.config(), m.context());
   const EngineStats s = m.engine().stats();
   say("hearth: serving {} on {} ({}), KV cache {}: {} tokens in {:.2f} GiB\n", named.name, url,
       backend.describe(), s.cache, s.blocks * cache_block, double(s.cache_bytes) / (1 << 30));

@@ -43,7 +43,7 @@ int64_t most_blocks(const ModelConfig& c, const ScorerSpec& s) {
 
 Scorer::Scorer(const ModelConfig& config, ParamStore& params, Backend& backend,
                const ScorerSpec& spec)
-    : config_(config.resolve()),
+    : config_(for_length(config.resolve(), completed(spec, config).context)),
       dtype_(params.dtype()),
       spec_(completed(spec, config_)),
       memory_(backend, &params),

@@ -163,7 +163,7 @@ bool Feed::pauses() const {
 
 Runner::Runner(const ModelConfig& config, ParamStore& params, Backend& backend,
                const RunnerSpec& spec)
-    : config_(config.resolve()),
+    : config_(for_length(config.resolve(), spec.context)),
       spec_(spec),
       memory_(backend, &params),
       rope_(config_, spec.context),

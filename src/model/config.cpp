@@ -100,6 +100,7 @@ ModelConfig ModelConfig::resolve() const {
   check_blocks(c);
   if (c.mtp < 0 || c.mtp > most_mtp)
     fail(where, "expected mtp between 0 and {}, got {}", most_mtp, c.mtp);
+  resolve_long_rope(c);
   resolve_layers(c);
   resolve_experts(c);
   for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
@@ -149,6 +150,7 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
   const ModelConfig c = config.resolve();
   const int64_t half = rotated_dims(c) / 2;
   const double base = double(c.rope_context ? c.rope_context : c.context);
+  const std::vector<float> divisors = long_rope_divisors(c);
   std::vector<double> freq(static_cast<size_t>(half));
   for (int64_t i = 0; i < half; ++i) {
     double f = std::pow(c.rope_theta, -double(i) / double(half));
@@ -176,6 +178,9 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
         f = f / c.rope_factor * ramp + f * (1 - ramp);
         break;
       }
+      case RopeScaling::longrope:
+        f /= double(divisors[size_t(i)]);
+        break;
     }
     freq[size_t(i)] = f;
   }

@@ -17,7 +17,7 @@ namespace hearth::inline model {
 
 enum class Position : uint8_t { learned, rope, alibi, relative, none };
 enum class RopePairs : uint8_t { half, interleaved };
-enum class RopeScaling : uint8_t { none, linear, yarn, llama3 };
+enum class RopeScaling : uint8_t { none, linear, yarn, llama3, longrope };
 // The norm of a branch: of its input; of the sum that it joins; of both its ends; of its output.
 enum class NormPlace : uint8_t { pre, post, sandwich, after };
 enum class OutputGate : uint8_t { none, elementwise, per_head };
@@ -31,7 +31,7 @@ enum class WeightInit : uint8_t { normal, fan_in };
   }
 HEARTH_NAMES(Position, {"learned", "rope", "alibi", "relative", "none"})
 HEARTH_NAMES(RopePairs, {"half", "interleaved"})
-HEARTH_NAMES(RopeScaling, {"none", "linear", "yarn", "llama3"})
+HEARTH_NAMES(RopeScaling, {"none", "linear", "yarn", "llama3", "longrope"})
 HEARTH_NAMES(NormPlace, {"pre", "post", "sandwich", "after"})
 HEARTH_NAMES(OutputGate, {"none", "elementwise", "per_head"})
 HEARTH_NAMES(WeightInit, {"normal", "fan_in"})
@@ -67,6 +67,8 @@ struct ModelConfig {
   RopeScaling rope_scaling = RopeScaling::none;
   float rope_factor = 1, rope_low = 1, rope_high = 4;
   int64_t rope_context = 0;
+  std::string rope_short_factors = "", rope_long_factors = "";
+  float rope_attention_factor = 0;  // 0: by rope_factor; stays 0 when resolved
   std::string rope_pattern = "";
   double rope_local_theta = 1e4;
   std::string key_offset_pattern = "";
@@ -115,6 +117,9 @@ struct ModelConfig {
   std::string layout = "";
   // Not visited: adapters belong to a run or to their own folder, not to the model's config.
   LoraSpec lora = {};
+  // Not visited: tokens of the longest sequence of a run or an engine, by which longrope chooses
+  // its factors; 0: context. See for_length().
+  int64_t longest = 0;
 
   template <class V>
   void visit(V&& v) {
@@ -136,11 +141,19 @@ struct ModelConfig {
       "dims that RoPE rotates together: half (i and i + n/2) or interleaved (2i and 2i+1)");
     v("rope_reverse", rope_reverse, "rotate by the negative angle");
     v("rope_scaling", rope_scaling,
-      "RoPE scaling beyond the trained context: none, linear, yarn or llama3");
+      "RoPE scaling beyond the trained context: none, linear, yarn, llama3 or longrope");
     v("rope_factor", rope_factor, "context length divided by the trained context length");
     v("rope_low", rope_low, "llama3: low frequency factor; yarn: slow beta");
     v("rope_high", rope_high, "llama3: high frequency factor; yarn: fast beta");
     v("rope_context", rope_context, "context length before RoPE scaling");
+    v("rope_short_factors", rope_short_factors,
+      "longrope: divisors of the frequencies for sequences of at most --rope-context tokens, one "
+      "per pair of rotated dims, separated by commas");
+    v("rope_long_factors", rope_long_factors,
+      "longrope: divisors of the frequencies for longer sequences");
+    v("rope_attention_factor", rope_attention_factor,
+      "longrope: factor on the rotated dims of q and k; 0: sqrt(1 + ln(--rope-factor) / "
+      "ln(--rope-context))");
     v("rope_pattern", rope_pattern,
       "RoPE of the layers, repeated: R (--rope-theta, scaled), L (--rope-local-theta, not scaled) "
       "or N (none); empty: R");
@@ -252,11 +265,18 @@ ModelConfig preset(std::string_view name);  // an unknown name is an error that 
 // Radians per position for each rotated pair, with the config's scaling: (rotary dims / 2).
 std::vector<double> rope_frequencies(const ModelConfig&);
 // cos and sin of `count` positions from `first` on, for every frequency: (count, rotary dims / 2,
-// 2). For YaRN they include its scale of q and k.
+// 2). For YaRN and longrope they include the scale of q and k.
 std::vector<float> rope_table(const ModelConfig&, int64_t first, int64_t count);
 // Number of rows of the rope table of a program that uses `positions` positions: a power of two, at
 // most the model's context, so that programs of similar lengths share one table.
 int64_t rope_rows(const ModelConfig&, int64_t positions);
+// The config for programs whose longest sequence has `tokens` tokens, which choose the factors of
+// longrope together; unchanged if it has been made for a length already.
+ModelConfig for_length(ModelConfig, int64_t tokens);
+// Whether longrope uses its long factors.
+bool uses_long_factors(const ModelConfig&);
+// A line that says so; empty if it does not.
+std::string long_rope_note(const ModelConfig&);
 // ALiBi slopes of the heads, as the paper defines them.
 std::vector<float> alibi_slopes(int64_t heads);
 // The bucket of each distance from 0 to `distance`, as the T5 paper defines them for attention to

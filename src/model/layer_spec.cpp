@@ -161,7 +161,8 @@ std::vector<LayerRopeTable> layer_rope_tables(const ModelConfig& config, int64_t
   for (const LayerSpec& l : layer_specs(config))
     if (l.rope) (l.rope_local ? local : global) = true;
   std::vector<LayerRopeTable> tables;
-  if (global) tables.push_back({"rope." + std::to_string(rows), config, false});
+  const std::string name = uses_long_factors(config) ? "rope_long." : "rope.";
+  if (global) tables.push_back({name + std::to_string(rows), config, false});
   if (local) {
     tables.push_back({"rope_local." + std::to_string(rows), config, true});
     ModelConfig& c = tables.back().config;

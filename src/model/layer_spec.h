@@ -99,10 +99,15 @@ void resolve_latents(ModelConfig&);
 constexpr int64_t most_latent = int64_t(1) << 20;  // the largest width that a config may name
 // Dims of a head that rope rotates; `head_dim` must be resolved.
 int64_t rotated_dims(const ModelConfig&);
-// YaRN's factor on rotated dims; 1 without YaRN.
+// The factor of YaRN or longrope on rotated dims; 1 without them.
 double rope_magnitude(const ModelConfig&);
 // The factor on the scores of heads of this width.
 float attention_score_scale(const ModelConfig&, int64_t qk_dim);
+// The same for the lists of longrope; the width of heads must be resolved already.
+void resolve_long_rope(ModelConfig&);
+// The divisors of the frequencies for the length that the config is made for; empty without
+// longrope.
+std::vector<float> long_rope_divisors(const ModelConfig& resolved);
 // The same for experts; the layers must be resolved already.
 void resolve_experts(ModelConfig&);
 // Whether a layer has experts.

@@ -89,6 +89,12 @@ int64_t rotated_dims(const ModelConfig& c) {
 }
 
 double rope_magnitude(const ModelConfig& c) {
+  if (c.rope_scaling == RopeScaling::longrope) {
+    if (c.rope_attention_factor > 0) return c.rope_attention_factor;
+    if (c.rope_factor <= 1) return 1;
+    // A float, as GGUF files store it.
+    return float(std::sqrt(1 + std::log(double(c.rope_factor)) / std::log(double(c.rope_context))));
+  }
   if (c.rope_scaling != RopeScaling::yarn) return 1;
   const MlaConfig& m = c.mla;
   if (m.yarn_mscale == 0 || m.yarn_mscale_all == 0) return yarn_growth(c.rope_factor, 1);

@@ -33,6 +33,7 @@ class ServedModel {
   // Tokens that end a text according to generation_config.json, besides eos.
   const std::vector<int32_t>& ends() const { return model_.ends(); }
 
+  const ModelConfig& config() const { return model_.config(); }
   const Tokenizer& tokenizer() const { return model_.tokenizer(); }
   const ChatPrompt& chat() const { return chat_; }
   Engine& engine() { return *engine_; }

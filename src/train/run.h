@@ -36,7 +36,7 @@ struct RunSpec {
   bool goes_on() const { return resume && std::filesystem::exists(run / "config.toml"); }
   bool stopped() const { return stop && *stop; }
   void tell(const std::string& line) const {
-    if (warn) warn(line);
+    if (warn && !line.empty()) warn(line);
   }
 };
 

@@ -51,6 +51,10 @@ const Choice choices[] = {
            "--expert-hidden 8 --shared-experts 1 --first-dense-layers 1 --router sigmoid "
            "--router-bias --balance-rate 0.01 --balance-loss 0.01 --mtp 2 --recompute block"),
      "", "deepseek_v3"},
+    {"longrope",
+     words("--rotary 0.5 --rope-scaling longrope --rope-context 16 --rope-factor 2 "
+           "--rope-short-factors 1,1.5 --rope-long-factors 1.25,9"),
+     "", "phi3"},
     {"switch-experts", words("--experts 4 --top-k 1 --router switch --act relu2 --recompute block"),
      "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: mixtral "
      "cannot express act = relu2"},
@@ -137,6 +141,48 @@ TEST(LatentGeneration, BatchInvariantIsTheOtherForm) {
   ASSERT_EQ(expanded.size(), 20u);
   EXPECT_NE(absorbed, expanded);
   for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(absorbed[i], expanded[i], 1e-4);
+}
+
+// A run and an engine say that they use the long factors, of which a user may not be aware.
+TEST(LongRopeCommand, SaysThatItUsesTheLongFactors) {
+  const ShortRuns runs;
+  const Arguments flags = words(
+      "--rope-scaling longrope --rope-context 16 --rope-short-factors 1,1.5,2,3 "
+      "--rope-long-factors 1,3,9,27 --rope-attention-factor 1.5");
+  const std::string note = "hearth: RoPE uses the long factors of longrope, because sequences may ";
+  const auto trained = [&](const char* name, const Arguments& more) {
+    return run(runs.folder, runs.arguments("pretrain", runs.folder / name) + flags + more);
+  };
+  const auto told = [&](const Ran& r, const std::string& length) {
+    EXPECT_EQ(r.status, 0) << r.err;
+    const bool said = r.err.find(note + "have " + length) != std::string::npos;
+    EXPECT_EQ(said, !length.empty()) << r.err;
+    EXPECT_EQ(r.err.find("long factors") != std::string::npos, !length.empty()) << r.err;
+  };
+  told(trained("short", {}), "");
+  told(trained("long", words("--seq 32")), "32 tokens");
+  const std::string model = " --model " + (runs.folder / "short").string();
+  const auto generated = [&](const char* tokens) {
+    return run(runs.folder, words("generate" + model + " --prompt ab --greedy --ignore-eos " +
+                                  "--max-tokens " + tokens));
+  };
+  told(generated("5"), "");
+  told(generated("30"), "32 tokens");
+  write_file_atomic(runs.folder / "ids.txt", "1 2 3\n4 5 6 7 8 9\n");
+  const auto logits = [&](const char* greedy) {
+    return run(
+        runs.folder,
+        words("eval --task logits" + model + " --data " + (runs.folder / "ids.txt").string() +
+              " --out " + (runs.folder / "l.safetensors").string() + " --greedy " + greedy));
+  };
+  told(logits("10"), "");
+  told(logits("11"), "17 tokens");
+
+  const Ran few = trained("few", words("--rope-long-factors 1,2"));
+  expect_error(few, 1,
+               "expected 4 numbers in --rope-long-factors, one per pair of rotated dims, got 2");
+  const Ran other = trained("other", words("--rope-scaling linear"));
+  expect_error(other, 2, "[--rope-context] has no effect: rope_scaling is linear; leave it out");
 }
 
 // Gains of gemma are stored without their 1, in which bf16 has other steps than in the gain.

@@ -11,6 +11,9 @@ ODD = ["--dim", 90, "--heads", 5, "--kv-heads", 1, "--hidden", 77, "--layers", 3
 WIDE = ["--head-dim", 34]  # heads that are wider than the model
 LLAMA3 = ["--rope-scaling", "llama3", "--rope-factor", 8, "--rope-context", 64]
 LINEAR = ["--rope-scaling", "linear", "--rope-factor", 2]
+# llama.cpp rounds a context up to 256 tokens before it chooses the factors.
+LONGROPE = ["--rope-scaling", "longrope", "--rope-factor", 12, "--rope-short-factors", "1,1.1,1.3,1.6,2,2.5,3,4",
+            "--rope-long-factors", "1,1.5,2,4,8,16,32,60"]
 YARN = ["--rope-scaling", "yarn", "--rope-factor", 4, "--rope-context", 64, "--rope-low", 1,
         "--rope-high", 32]
 QWEN2 = [*LLAMA, "--qkv-bias", "--layout", "qwen2"]
@@ -78,6 +81,12 @@ MODELS = [
     ("phi3 odd, tied", "phi3", 1003, [*PHI3, *ODD]),
     ("phi3 three quarters rotated", "phi3", 257, [*PHI3, "--rotary", 0.75, "--no-tied"]),
     ("phi3 half rotated", "phi3", 257, [*PHI3, "--rotary", 0.5, "--no-tied"]),
+    ("phi3 longrope, long factors", "phi3", 257, [*PHI3, "--no-tied", *LONGROPE, "--rope-context", 4]),
+    ("phi3 longrope, short factors", "phi3", 257, [*PHI3, "--no-tied", *LONGROPE, "--rope-context", 1024]),
+    ("phi3 longrope, three quarters rotated", "phi3", 257,
+     [*PHI3, "--rotary", 0.75, "--no-tied", *LONGROPE, "--rope-context", 4, "--rope-short-factors", "1,1.1,1.2,2,3,4",
+      "--rope-long-factors", "1,2,4,8,16,50"]),
+    ("llama longrope", "llama", 257, [*LLAMA, *LONGROPE, "--rope-context", 4, "--rope-attention-factor", 1.4]),
     ("mixtral", "llama", 257, MIXTRAL),
     ("mixtral odd, top 1, untied, llama3", "llama", 1003,
      [*MIXTRAL, *ODD, "--experts", 5, "--top-k", 1, "--expert-hidden", 44, "--no-tied", *LLAMA3]),

@@ -29,6 +29,14 @@ YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 LINEAR = dict(rope_type="linear", factor=2.0)
 
 
+def longrope(pairs, original, **more):
+    """Keys of a phi3. transformers chooses the factors by each text, hearth by the longest one: cases have texts on
+    one side of the original length only."""
+    scaling = dict(rope_type="longrope", short_factor=[1 + i / 7 for i in range(pairs)],
+                   long_factor=[1.25 + i * i / 3 for i in range(pairs)], **more)
+    return dict(rope=scaling, original_max_position_embeddings=original)
+
+
 def gpt2(name, save={}, **k):
     base = dict(vocab_size=257, n_positions=160, n_embd=64, n_layer=2, n_head=4)
     return name, "gpt2", {**base, **k}, save
@@ -141,7 +149,11 @@ MODELS = [
     *relatives("phi3", extra=dict(pad_token_id=None), **{
         "partial": dict(rope=PARTIAL), "window": dict(sliding_window=8),
         "partial-odd": dict(rope=dict(partial_rotary_factor=0.75), num_attention_heads=2,
-                            num_key_value_heads=2)}),
+                            num_key_value_heads=2),
+        "longrope-long": longrope(8, original=6),
+        "longrope-short": dict(longrope(8, original=160), max_position_embeddings=640),
+        "longrope-partial": longrope(6, original=6, partial_rotary_factor=0.75),
+        "longrope-attention-factor": longrope(8, original=6, attention_factor=1.5)}),
     *relatives("mixtral", extra=dict(num_local_experts=4, num_experts_per_tok=2), **{
         "eight-experts": dict(num_local_experts=8), "window": dict(sliding_window=8),
         "top-1-five-layers": dict(num_experts_per_tok=1, num_hidden_layers=5)}),
@@ -207,6 +219,10 @@ TRAINED = [
     ("smollm3", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--rope-pattern", "RN"]),
     ("phi3", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--rotary", "0.5",
               "--no-tied"]),
+    ("phi3 longrope", ["--preset", "modern-124m", *SMALL, "--qk-norm", "none", "--rotary", "0.5",
+                       "--no-tied", "--rope-scaling", "longrope", "--rope-context", "6",
+                       "--rope-factor", "10", "--rope-short-factors", "1,2,3,4",
+                       "--rope-long-factors", "1,3,9,40"]),
     ("olmo2", ["--preset", "modern-124m", *SMALL, "--qk-norm-whole", "--norm-place", "after",
                "--no-tied"]),
     ("gpt_neox", ["--preset", "gpt2", *SMALL, "--position", "rope", "--rotary", "0.25",

@@ -30,6 +30,19 @@ inline nlohmann::json neox_keys() {
           {"tie_word_embeddings", false}};
 }
 
+// longrope on six of ten dims. Texts of up to 16 tokens use the short factors.
+inline nlohmann::json long_rope_keys() {
+  nlohmann::json j = llama_keys("phi3");
+  j.update({{"partial_rotary_factor", 0.6},
+            {"sliding_window", nullptr},
+            {"original_max_position_embeddings", 16},
+            {"rope_scaling",
+             {{"type", "longrope"},
+              {"short_factor", {1.0, 1.25, 3.0}},
+              {"long_factor", {1.5, 7.0, 40.5}}}}});
+  return j;
+}
+
 inline const nlohmann::json alternating = {"sliding_attention", "full_attention",
                                            "sliding_attention"};
 

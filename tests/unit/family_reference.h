@@ -25,6 +25,9 @@ class FamilyReference {
  public:
   explicit FamilyReference(nlohmann::json config) : j(std::move(config)), type_(j["model_type"]) {}
 
+  // Tokens of the sequence by which longrope chooses its factors; 0: max_position_embeddings.
+  int64_t length = 0;
+
   // Logits after each token.
   std::vector<Vec> logits(const std::vector<int32_t>& tokens) {
     std::vector<Vec> out;
@@ -186,12 +189,33 @@ class FamilyReference {
       x[i + 1] = b * std::cos(angle) + a * std::sin(angle);
     }
   }
+  // longrope: the divisors of the frequencies, and the factor on cosines and sines.
+  struct LongRope {
+    std::vector<double> divisors;
+    double factor = 1;
+  };
+  LongRope long_rope(int64_t pairs) const {
+    const nlohmann::json scaling = j.value("rope_scaling", nlohmann::json());
+    LongRope r{.divisors = std::vector<double>(size_t(pairs), 1)};
+    if (scaling.is_null() || scaling.value("type", "") != "longrope") return r;
+    const double original = j["original_max_position_embeddings"];
+    const double most = j["max_position_embeddings"], now = length ? double(length) : most;
+    const nlohmann::json& list = scaling[now > original ? "long_factor" : "short_factor"];
+    r.divisors = list.get<std::vector<double>>();
+    if (scaling.contains("attention_factor"))
+      r.factor = scaling["attention_factor"];
+    else if (most > original)
+      r.factor = std::sqrt(1 + std::log(most / original) / std::log(original));
+    return r;
+  }
   // Turns the first dims of a head: i with i + n / 2.
   void turn(double* head, int64_t position, double base) {
     const int64_t n = rotary();
+    const LongRope r = long_rope(n / 2);
     for (int64_t i = 0; i < n / 2; ++i) {
-      const double angle = double(position) * std::pow(base, -2.0 * double(i) / double(n));
-      const double a = head[i], b = head[i + n / 2];
+      const double angle = double(position) * std::pow(base, -2.0 * double(i) / double(n)) /
+                           r.divisors.at(size_t(i));
+      const double a = r.factor * head[i], b = r.factor * head[i + n / 2];
       head[i] = a * std::cos(angle) - b * std::sin(angle);
       head[i + n / 2] = b * std::cos(angle) + a * std::sin(angle);
     }

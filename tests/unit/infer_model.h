@@ -52,7 +52,7 @@ inline std::vector<ModelConfig> tiny_configs() {
 // The same with room for several cache blocks, one with windows in all layers, one with layers that
 // keep nothing in the cache, one whose values are wider than its keys, one with the skips, value
 // embeddings and scales of fast recipes, three with the choices of gpt_neox, olmo2 and gemma3, one
-// with experts, and one with a bias by distance.
+// with experts, one with a bias by distance, and one with the long factors of longrope.
 inline std::vector<ModelConfig> long_configs() {
   std::vector<ModelConfig> all = tiny_configs();
   all.push_back(tiny_config());
@@ -89,6 +89,10 @@ inline std::vector<ModelConfig> long_configs() {
   all[12].position = Position::relative, all[12].layers = 3, all[12].long_window = 90;
   all[12].relative_buckets = 8, all[12].relative_distance = 20, all[12].window = 30;
   all[12].window_pattern = "LSL", all[12].attention_softcap = 8;
+  all.push_back(tiny_config());
+  all[13].rope_scaling = RopeScaling::longrope, all[13].rope_context = 2;
+  all[13].rope_attention_factor = 1.1f;
+  all[13].rope_short_factors = "1,3", all[13].rope_long_factors = "2.5,60";
   for (ModelConfig& c : all) c.context = 256;
   return all;
 }

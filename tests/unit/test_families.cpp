@@ -80,6 +80,15 @@ std::vector<Family> families() {
               {"final_logit_softcapping", 9.0}}),
       family("phi3", llama_keys("phi3"), {{"partial_rotary_factor", 0.6}, {"sliding_window", 7}}),
       family("phi3_plain", llama_keys("phi3"), {{"sliding_window", nullptr}}),
+      family("phi3_long_factors", test::long_rope_keys(), {}),
+      family("phi3_short_factors", test::long_rope_keys(),
+             {{"original_max_position_embeddings", 64}, {"sliding_window", 9}}),
+      family("phi3_attention_factor", test::long_rope_keys(),
+             [] {
+               json scaling = test::long_rope_keys()["rope_scaling"];
+               scaling["attention_factor"] = 1.75, scaling["factor"] = 8.0;
+               return json{{"rope_scaling", scaling}};
+             }()),
       family("mixtral", llama_keys("mixtral"),
              {{"num_local_experts", 5}, {"num_experts_per_tok", 2}, {"sliding_window", nullptr}}),
       family("mixtral_window", llama_keys("mixtral"),
@@ -232,6 +241,9 @@ std::vector<Family> gguf_families() {
       family("gpt_neox", neox_keys(), {}),
       family("gpt_neox_tanh", neox_keys(),
              {{"hidden_act", "gelu_new"}, {"use_parallel_residual", false}}),
+      // A window that no text fills, as Phi-4-mini has it.
+      family("phi3_longrope", test::long_rope_keys(),
+             {{"num_attention_heads", 3}, {"num_key_value_heads", 1}, {"sliding_window", 64}}),
   };
 }
 

@@ -229,8 +229,8 @@ TEST(FamilyConfig, RefusesWhatWouldChangeTheNumbers) {
     expect_error(error_of([&] { read(j); }), part);
   };
   const json phi = json::parse(phi3_mini), gemma3 = json::parse(gemma3_270m);
-  refused(phi, "rope_scaling", {{"type", "longrope"}, {"long_factor", {1.0}}},
-          "expected rope_type to be default for phi3, got \"longrope\"");
+  refused(phi, "rope_scaling", {{"type", "yarn"}, {"factor", 4.0}},
+          "expected rope_type to be default or longrope for phi3, got \"yarn\"");
   refused(phi, "attention_bias", true, "expected attention_bias to be false");
   refused(phi, "partial_rotary_factor", 1.5, "expected a partial_rotary_factor above 0");
   refused(gemma3, "attn_logit_softcapping", 50.0, "expected attn_logit_softcapping to be 0.0");

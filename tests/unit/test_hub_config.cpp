@@ -150,7 +150,7 @@ TEST(HubConfig, RefusesWhatWouldChangeTheNumbers) {
   refused(hub_llama, "partial_rotary_factor", 0.5, "expected partial_rotary_factor to be 1.0");
   refused(hub_llama, "quantization_config", json::object(), "quantization_config");
   refused(hub_llama, "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}},
-          "expected rope_type to be default, linear, llama3 or yarn, got \"dynamic\"");
+          "expected rope_type to be default, linear, llama3, yarn or longrope, got \"dynamic\"");
   refused(hub_llama, "rope_scaling",
           {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.0}},
           "expected attention_factor");

@@ -16,15 +16,11 @@ namespace {
 
 using nlohmann::json;
 
-// llama.cpp stores only the resulting factors of Llama 3's rule, not its bounds.
-constexpr const char *low_key = "hearth.rope_low", *high_key = "hearth.rope_high",
-                     *context_key = "hearth.rope_context";
 // llama.cpp has one GELU for gptneox and no key that says which one a model was trained with.
 constexpr const char* act_key = "hearth.hidden_act";
 // llama.cpp knows by the number of layers that these scale scores by another width than a head's.
 constexpr int64_t gemma2_27b = 46, gemma3_27b = 62;
-constexpr double gemma3_local_base = 1e4;       // of the RoPE of layers with a window
-constexpr float yarn_slow = 1, yarn_fast = 32;  // of all these architectures, whatever a file says
+constexpr double gemma3_local_base = 1e4;  // of the RoPE of layers with a window
 
 // Every Nth layer has no window, unless a file has the key with another number.
 int64_t usual_period(HfType type) { return type == HfType::gemma2 ? 2 : 6; }
@@ -36,34 +32,6 @@ bool has_gelu(HfType t) { return t == HfType::gpt2 || t == HfType::gpt_neox; }
 
 // --- reading ---
 
-json read_rope_keys(const GgufTable& f, const std::string& arch) {
-  const std::string scaling = arch + "rope.scaling.";
-  json rope{
-      {"rope_theta", f.has(arch + "rope.freq_base") ? f.number(arch + "rope.freq_base") : 1e4},
-      {"rope_type", "default"}};
-  if (const auto freqs = f.tensors.find(rope_freqs); freqs != f.tensors.end()) {
-    const std::vector<float> factors = from_ggml(freqs->second.bytes, freqs->second.type);
-    rope["rope_type"] = "llama3";
-    rope["factor"] = *std::ranges::max_element(factors);
-    rope["low_freq_factor"] = f.has(low_key) ? f.number(low_key) : 1.0;
-    rope["high_freq_factor"] = f.has(high_key) ? f.number(high_key) : 4.0;
-    rope["original_max_position_embeddings"] = f.has(context_key) ? f.whole(context_key) : 8192;
-  } else if (!f.has(scaling + "type")) {
-    // A file that names no type scales linearly if it has a factor; older files have another key.
-    for (const std::string& key : {arch + "rope.scale_linear", scaling + "factor"})
-      if (f.has(key) && f.number(key) != 0 && f.number(key) != 1)
-        rope["rope_type"] = "linear", rope["factor"] = f.number(key);
-  } else if (f.text(scaling + "type") != "none") {
-    rope["rope_type"] = f.text(scaling + "type");
-    rope["factor"] = f.number(scaling + "factor");
-    if (f.has(scaling + "original_context_length"))
-      rope["original_max_position_embeddings"] = f.whole(scaling + "original_context_length");
-    for (const char* beta : {"beta_fast", "beta_slow"})
-      if (f.has(scaling + "yarn_" + beta)) rope[beta] = f.number(scaling + "yarn_" + beta);
-  }
-  return rope;
-}
-
 // Keys that llama.cpp has for some architectures and that change the numbers.
 void refuse_unused_keys(const GgufTable& f, const std::string& arch, HfType type) {
   static constexpr std::pair<std::string_view, double> neutral[] = {
@@ -72,6 +40,7 @@ void refuse_unused_keys(const GgufTable& f, const std::string& arch, HfType type
       {"residual_scale", 1},           {"embedding_scale", 1}};
   for (const auto& [name, value] : neutral) {
     const std::string key = arch + std::string(name);
+    if (name == "rope.scaling.attn_factor" && has_long_rope(f, arch)) continue;
     if (f.has(key) && f.number(key) != value)
       fail(f.where, "expected {} to be {}, got {}: not supported", key, value, f.number(key));
   }
@@ -197,6 +166,7 @@ json read_llama_keys(const GgufTable& f, const std::string& arch, HfType type) {
            f.whole(rotary));
     j["partial_rotary_factor"] = double(f.whole(rotary)) / double(head);
   }
+  expect_factor_tensors(f, arch, f.has(rotary) ? f.whole(rotary) : head);
   if (type == HfType::phi3 && f.has(attention + "sliding_window"))
     j["sliding_window"] = f.whole(attention + "sliding_window");
   if (is_gemma23(type)) read_gemma_keys(j, f, arch, type);
@@ -204,20 +174,6 @@ json read_llama_keys(const GgufTable& f, const std::string& arch, HfType type) {
 }
 
 }  // namespace
-
-std::vector<float> rope_factors(const ModelConfig& c) {
-  ModelConfig plain = c;
-  plain.rope_scaling = RopeScaling::none;
-  const std::vector<double> all = rope_frequencies(plain), scaled = rope_frequencies(c);
-  std::vector<float> factors;
-  for (size_t i = 0; i < all.size(); ++i) factors.push_back(float(all[i] / scaled[i]));
-  return factors;
-}
-
-bool has_rope_factors(const ModelConfig& c, HfType type) {
-  return c.rope_scaling == RopeScaling::llama3 &&
-         (type == HfType::llama || type == HfType::mixtral);
-}
 
 bool computes_other_gelu(const ModelConfig& c, HfType type) {
   return type == HfType::gpt_neox && c.act == Act::gelu_erf;
@@ -257,25 +213,6 @@ HfType gguf_type(const GgufTable& f) {
   fail(f.where, "expected general.architecture to be one of {}, got {}", known, in_quotes(name));
 }
 
-namespace {
-
-void check_rope_factors(const GgufTable& f, const ModelConfig& c) {
-  const auto it = f.tensors.find(rope_freqs);
-  if (it == f.tensors.end()) return;
-  const std::vector<float> got = from_ggml(it->second.bytes, it->second.type);
-  // The size comes from the tensor, not from a key, which could claim any size.
-  const std::vector<float> want =
-      int64_t(got.size()) == c.head_dim / 2 ? rope_factors(c) : std::vector<float>();
-  for (size_t i = 0; i < std::max(got.size(), want.size()); ++i)
-    if (got.size() != want.size() || !(std::abs(got[i] - want[i]) <= 1e-4f * want[i]))
-      fail(f.where,
-           "expected {} by Llama 3's rule (factor {}, {} to {} turns of {} tokens), got other "
-           "values",
-           rope_freqs, c.rope_factor, c.rope_low, c.rope_high, c.rope_context);
-}
-
-}  // namespace
-
 ModelConfig read_gguf_config(const GgufTable& f) {
   const HfType type = gguf_type(f);
   const std::string arch = std::string(gguf_architecture(type)) + ".";
@@ -299,33 +236,6 @@ ModelConfig read_gguf_config(const GgufTable& f) {
 
 namespace {
 
-void put_rope(GgufKeys& keys, const ModelConfig& c, const std::string& arch) {
-  const std::string scaling = arch + "rope.scaling.";
-  const int64_t original = c.rope_context ? c.rope_context : c.context;
-  keys.set(arch + "rope.freq_base", float(c.rope_theta));
-  keys.set(arch + "rope.dimension_count", rotated_dims(c));
-  switch (c.rope_scaling) {
-    case RopeScaling::none:
-      break;
-    case RopeScaling::linear:
-      keys.set(scaling + "type", "linear");
-      keys.set(scaling + "factor", c.rope_factor);
-      break;
-    case RopeScaling::yarn:
-      keys.set(scaling + "type", "yarn");
-      keys.set(scaling + "factor", c.rope_factor);
-      keys.set(scaling + "original_context_length", original);
-      keys.set(scaling + "yarn_beta_fast", c.rope_high);
-      keys.set(scaling + "yarn_beta_slow", c.rope_low);
-      break;
-    case RopeScaling::llama3:
-      keys.set(low_key, c.rope_low);
-      keys.set(high_key, c.rope_high);
-      keys.set(context_key, original);
-      break;
-  }
-}
-
 // The N of which every Nth layer has no window; 0: every layer has one; 1: none has one. Absent for
 // other patterns.
 std::optional<int64_t> full_attention_period(const ModelConfig& c, HfType type) {
@@ -339,6 +249,11 @@ std::optional<int64_t> full_attention_period(const ModelConfig& c, HfType type) 
   const auto full = std::ranges::find(layers, 0, &LayerSpec::window);
   const int64_t every = full == layers.end() ? 0 : full - layers.begin() + 1;
   return is(every) ? std::optional(every) : std::nullopt;
+}
+
+// A window that no text of the model's context fills, as of published models of 128k tokens.
+bool is_idle_window(const ModelConfig& c, HfType type) {
+  return type == HfType::phi3 && c.window >= c.context;
 }
 
 // What llama.cpp has no key for must be as it assumes.
@@ -380,17 +295,8 @@ void check_layers(const ModelConfig& c, HfType type, std::string_view name) {
     for (int64_t i = 0; i < c.layers; ++i)
       if (layer_specs(c)[size_t(i)].rope != ((i + 1) % 4 != 0))
         fail("gguf", "smollm3 in GGUF must leave RoPE out in every fourth layer");
-  if (c.window > 0 && !is_gemma23(type))
+  if (c.window > 0 && !is_gemma23(type) && !is_idle_window(c, type))
     fail("gguf", "{} in GGUF cannot have a sliding window, got one of {} tokens", name, c.window);
-}
-
-void check_rope(const ModelConfig& c, HfType type, std::string_view name) {
-  if (type == HfType::gpt2) return;
-  if (c.rope_scaling == RopeScaling::llama3 && !has_rope_factors(c, type))
-    fail("gguf", "{} in GGUF cannot use the rope_scaling llama3", name);
-  if (c.rope_scaling == RopeScaling::yarn && (c.rope_low != yarn_slow || c.rope_high != yarn_fast))
-    fail("gguf", "expected a rope_low of {} and a rope_high of {} for yarn in GGUF, got {} and {}",
-         yarn_slow, yarn_fast, c.rope_low, c.rope_high);
 }
 
 }  // namespace
@@ -446,6 +352,7 @@ void put_config(GgufKeys& keys, const ModelConfig& c, HfType type) {
     keys.set(arch + "use_parallel_residual", c.parallel_residual);
     keys.set(act_key, c.act == Act::gelu_erf ? "gelu" : "gelu_new");
   }
+  if (is_idle_window(c, type)) keys.set(arch + window_key, c.window);
   if (c.mla) put_latents(keys, c, arch);
   put_experts(keys, c, type, arch);
   if (is_gemma23(type)) {

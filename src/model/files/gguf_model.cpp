@@ -120,10 +120,11 @@ GgufWritten write_gguf_model(const fs::path& path, const ModelConfig& config, Pa
     written.widened += t.type != wanted;
     ++written.matrices[t.type];
   }
-  if (has_rope_factors(c, type))
-    tensors.push_back({std::string(rope_freqs), GgmlType::f32, {c.head_dim / 2}, [c] {
-                         return rope_factors(c);
-                       }});
+  for (const auto& [name, factors] : rope_tensors(c, type))
+    tensors.push_back(
+        {std::string(name), GgmlType::f32, {int64_t(factors.size())}, [values = factors] {
+           return values;
+         }});
   write_gguf(path, keys, tensors);
   return written;
 }

@@ -229,7 +229,9 @@ StoredTensors hub_tensors(const GgufTable& f, const ModelConfig& c, HfType type)
   Found left;
   for (const auto& [name, tensor] : f.tensors) {
     const int64_t layer = layer_of(name);
-    if (name != rope_freqs && !(layer >= c.layers && layer < blocks)) left.emplace(name, &tensor);
+    const bool of_rope =
+        name == rope_freqs || name == rope_short_factors || name == rope_long_factors;
+    if (!of_rope && !(layer >= c.layers && layer < blocks)) left.emplace(name, &tensor);
   }
   const std::vector<LayerSpec> layers = layer_specs(c);
   StoredTensors out;

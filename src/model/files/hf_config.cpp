@@ -150,6 +150,12 @@ ModelConfig numbers_of(ModelConfig c, bool zero_biases) {
   } else if (c.rope_context == 0) {
     c.rope_context = c.context;
   }
+  if (c.rope_scaling == RopeScaling::longrope) {
+    c.rope_low = d.rope_low, c.rope_high = d.rope_high;
+  } else {
+    c.rope_short_factors = d.rope_short_factors, c.rope_long_factors = d.rope_long_factors;
+    c.rope_attention_factor = d.rope_attention_factor;
+  }
   if (c.rope_pattern.find('L') == c.rope_pattern.npos) c.rope_local_theta = d.rope_local_theta;
   if (c.qk_norm == QkNorm::none) c.qk_norm_gain = d.qk_norm_gain;
   if (c.score_scale == float(1 / std::sqrt(double(c.head_dim)))) c.score_scale = d.score_scale;

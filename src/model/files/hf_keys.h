@@ -75,6 +75,8 @@ struct RopeDefaults {
 };
 // rope_theta and rope_scaling in old files, rope_parameters in new ones, or all three.
 void read_rope(ModelConfig&, const Keys&, const RopeDefaults& = {});
+// The type of scaling that the object at `where` names.
+std::string rope_type(const nlohmann::json&, const std::string& where);
 // The scaling alone, from the object at `where`.
 void read_rope_scaling(ModelConfig&, const nlohmann::json&, const std::string& where);
 nlohmann::ordered_json write_rope_scaling(const ModelConfig&);

@@ -112,16 +112,13 @@ void read_smollm3_layers(ModelConfig& c, const Keys& k) {
   set_window(c, k.get<int64_t>("sliding_window"), windows);
 }
 
-// Only plain rotation: the factors of longrope depend on the length of the text.
+// transformers computes every other type of a phi3 as longrope, or refuses it.
 void refuse_rope_types(const Keys& k) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!k.has(key) || !k.j.at(key).is_object()) continue;
-    const std::string where = k.where + "." + key;
-    const Keys inner{k.j.at(key), where};
-    const std::string type =
-        inner.get<std::string>("rope_type", inner.get<std::string>("type", std::string("default")));
-    if (type != "default")
-      fail(where, "expected rope_type to be default for phi3, got {}: not supported",
+    if (!k.has(key)) continue;
+    const std::string where = k.where + "." + key, type = rope_type(k.j.at(key), where);
+    if (type != "default" && type != "longrope")
+      fail(where, "expected rope_type to be default or longrope for phi3, got {}: not supported",
            in_quotes(type));
   }
 }
@@ -239,6 +236,19 @@ void write_smollm3_layers(ordered_json& j, const ModelConfig& c) {
   j["layer_types"] = write_layer_types(c);
 }
 
+// transformers 4 takes three keys of a rope_scaling, and the type by its old key.
+void write_phi3_rope(ordered_json& j, const ModelConfig& c) {
+  const bool longrope = c.rope_scaling == RopeScaling::longrope;
+  j["original_max_position_embeddings"] = longrope ? c.rope_context : c.context;
+  j["partial_rotary_factor"] = plain(c.rotary);
+  j["rope_parameters"]["partial_rotary_factor"] = plain(c.rotary);
+  if (!longrope) return;
+  ordered_json& scaling = j["rope_scaling"];
+  scaling["type"] = "longrope";
+  scaling.erase("rope_type");
+  scaling.erase("original_max_position_embeddings");
+}
+
 }  // namespace
 
 ordered_json write_llama_like(const ModelConfig& c, HfType type) {
@@ -264,9 +274,7 @@ ordered_json write_llama_like(const ModelConfig& c, HfType type) {
       j["embd_pdrop"] = plain(c.dropout_embed);
       j["resid_pdrop"] = plain(c.dropout_residual);
       j["sliding_window"] = window_or_null(c);
-      j["original_max_position_embeddings"] = c.context;
-      j["partial_rotary_factor"] = plain(c.rotary);
-      j["rope_parameters"]["partial_rotary_factor"] = plain(c.rotary);
+      write_phi3_rope(j, c);
       break;
     default:
       break;

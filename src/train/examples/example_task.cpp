@@ -41,6 +41,8 @@ ExampleModel::ExampleModel(const ExampleConfig& c, const RunSpec& spec, Backend&
                    modules),
       chat(open_template(*this, c.chat_template)),
       max_length(checked_length(c, config)) {
+  config.longest = max_length;
+  spec.tell(long_rope_note(config));
   if (tokenizer->eos() < 0)
     spec.tell("the tokenizer names no end of a text: none is appended to examples");
 }

@@ -64,6 +64,8 @@ class GrpoTask : public Task {
     int64_t longest = train_.longest();
     if (held_) longest = std::max(longest, held_->longest());
     const int64_t context = std::min(model_.config.context, longest + config_.max_completion);
+    model_.config.longest = context;
+    spec_.tell(long_rope_note(model_.config));
     // Tokens of prompt and completion, log-probabilities and text.
     const double each = sizeof(Rollout) + double(context) * (sizeof(int32_t) + sizeof(float) + 4);
     expect_host_room("--prompts", double(config_.prompts) * double(config_.group) * each,

@@ -149,6 +149,14 @@ int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
   return std::max<int64_t>(c.batch, 1) * (length ? length : model.context);
 }
 
+int64_t longest_sequence(const ModelConfig& model, const TrainConfig& c) {
+  const Steps lengths = lengths_of(c);
+  int64_t longest = 0;
+  for (const auto& [step, length] : lengths.changes())
+    longest = std::max(longest, length ? length : model.context);
+  return longest;
+}
+
 int64_t default_eval_tokens(int64_t tokens_per_step) {
   constexpr int64_t most = 1 << 20, steps = 64;
   if (tokens_per_step >= most / steps) return most;

@@ -34,6 +34,8 @@ bool has_step_size(const TrainConfig&);
 
 // Tokens of the first optimizer step, computed from the settings alone.
 int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
+// The longest sequence of the run.
+int64_t longest_sequence(const ModelConfig&, const TrainConfig&);
 
 // The default number of validation tokens: forward passes over 64 steps' worth of tokens cost about
 // as much as 20 training steps on any machine. A power of two, at most 2^20. It follows from the

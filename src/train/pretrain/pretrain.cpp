@@ -291,6 +291,8 @@ RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   PretrainSpec whole = spec;  // with defaults filled in, for config.toml
   if (whole.train.eval_tokens == 0)
     whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));
+  whole.model = for_length(whole.model, longest_sequence(spec.model, spec.train));
+  whole.tell(long_rope_note(whole.model));
   const auto settings = RunSettings::of(free_settings_of_pretraining, whole.train, whole.model);
   expect_settings(whole, settings);
   if (whole.resume) expect_model_of_run(whole.run, whole.train.model);
