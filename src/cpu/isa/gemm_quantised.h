@@ -118,13 +118,13 @@ HEARTH_INLINE void sum4(Sums<R> sums, const QuantRows& x, int64_t row, const int
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        vi a = offsets[r * groups + g] - vi{}, b = vi{};
+        vi a = begin4(offsets[r * groups + g]), b = vi{};
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
           a = dot4(a, low[i], broadcast4(q + r * x.ld + 4 * i));
           b = dot4(b, high[i], broadcast4(q + r * x.ld + 16 + 4 * i));
         }
-        sums[r][v] = times(sums[r][v], a + b, factor);
+        sums[r][v] = times4(sums[r][v], join4(a, b), factor);
       }
     }
   }

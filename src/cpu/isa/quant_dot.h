@@ -13,33 +13,40 @@ HEARTH_INLINE vi broadcast4(const int8_t* p) {
 }
 
 // dot8: acc + w . x of signed bytes, |w|, |x| <= 127. If `biased`, x has 128 added to each byte,
-// and the caller subtracts 128 times the sum of w. dot4: acc + w . x with w in [0, 15]. times: acc
-// + d * f, where d and f fit signed 16-bit integers.
+// and the caller subtracts 128 times the sum of w.
+//
+// A group of 32 products with w in [0, 15] and a multiple of -8 for their sum of x: begin4 starts
+// it with that offset, dot4 adds w . x, join4 adds two parts, and times4 gives acc + group * f. A
+// set without a dot product of bytes keeps a group as two sums of 16 bits a lane: of 16 products
+// x (w - 8) and -8 times 16 x, neither exceeds 16,256, so no half leaves the range at the end.
 #if defined(__AVX512VNNI__)
 constexpr bool biased = true;
 constexpr const char* instructions = "AVX512-VNNI";
 HEARTH_INLINE vi dot8(vi acc, vi x, vi w) {
   return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)x, (__m512i)w);
 }
+HEARTH_INLINE vi begin4(int32_t offset) { return offset - vi{}; }
+HEARTH_INLINE vi join4(vi a, vi b) { return a + b; }
 HEARTH_INLINE vi dot4(vi acc, vi w, vi x) { return dot8(acc, w, x); }
-HEARTH_INLINE vi times(vi acc, vi d, vi f) {
+HEARTH_INLINE vi times4(vi acc, vi d, vi f) {
   return (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)d, (__m512i)(f & 0xffff));
 }
 #elif defined(__AVX512BW__)
 constexpr bool biased = false;
 constexpr const char* instructions = "AVX512 maddubs";
-HEARTH_INLINE vi dot4(vi acc, vi w, vi x) {
-  const __m512i pairs = _mm512_maddubs_epi16((__m512i)w, (__m512i)x);
-  return acc + (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+HEARTH_INLINE vi begin4(int32_t offset) { return (offset & 0xffff) - vi{}; }
+HEARTH_INLINE vi join4(vi a, vi b) { return (vi)_mm512_add_epi16((__m512i)a, (__m512i)b); }
+HEARTH_INLINE vi pairs(vi w, vi x) { return (vi)_mm512_maddubs_epi16((__m512i)w, (__m512i)x); }
+HEARTH_INLINE vi dot4(vi acc, vi w, vi x) { return join4(acc, pairs(w, x)); }
+HEARTH_INLINE vi times4(vi acc, vi d, vi f) {
+  return acc + (vi)_mm512_madd_epi16((__m512i)d, (__m512i)((f & 0xffff) | f << 16));
 }
 HEARTH_INLINE vi dot8(vi acc, vi x, vi w) {  // |x| * (w with the sign of x): no pair saturates
   const __mmask64 minus = _mm512_movepi8_mask((__m512i)x);
   const __m512i turned =
       _mm512_mask_sub_epi8((__m512i)w, minus, _mm512_setzero_si512(), (__m512i)w);
-  return dot4(acc, (vi)_mm512_abs_epi8((__m512i)x), (vi)turned);
-}
-HEARTH_INLINE vi times(vi acc, vi d, vi f) {
-  return acc + (vi)_mm512_madd_epi16((__m512i)d, (__m512i)(f & 0xffff));
+  const vi sums = pairs((vi)_mm512_abs_epi8((__m512i)x), (vi)turned);
+  return acc + (vi)_mm512_madd_epi16((__m512i)sums, _mm512_set1_epi16(1));
 }
 #elif defined(__AVXVNNI__)
 constexpr bool biased = true;
@@ -47,22 +54,26 @@ constexpr const char* instructions = "AVX-VNNI";
 HEARTH_INLINE vi dot8(vi acc, vi x, vi w) {
   return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)x, (__m256i)w);
 }
+HEARTH_INLINE vi begin4(int32_t offset) { return offset - vi{}; }
+HEARTH_INLINE vi join4(vi a, vi b) { return a + b; }
 HEARTH_INLINE vi dot4(vi acc, vi w, vi x) { return dot8(acc, w, x); }
-HEARTH_INLINE vi times(vi acc, vi d, vi f) {
+HEARTH_INLINE vi times4(vi acc, vi d, vi f) {
   return (vi)_mm256_dpwssd_avx_epi32((__m256i)acc, (__m256i)d, (__m256i)(f & 0xffff));
 }
 #elif defined(__AVX2__)
 constexpr bool biased = false;
 constexpr const char* instructions = "AVX2 maddubs";
-HEARTH_INLINE vi dot4(vi acc, vi w, vi x) {
-  const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)x);
-  return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+HEARTH_INLINE vi begin4(int32_t offset) { return (offset & 0xffff) - vi{}; }
+HEARTH_INLINE vi join4(vi a, vi b) { return (vi)_mm256_add_epi16((__m256i)a, (__m256i)b); }
+HEARTH_INLINE vi pairs(vi w, vi x) { return (vi)_mm256_maddubs_epi16((__m256i)w, (__m256i)x); }
+HEARTH_INLINE vi dot4(vi acc, vi w, vi x) { return join4(acc, pairs(w, x)); }
+HEARTH_INLINE vi times4(vi acc, vi d, vi f) {
+  return acc + (vi)_mm256_madd_epi16((__m256i)d, (__m256i)((f & 0xffff) | f << 16));
 }
 HEARTH_INLINE vi dot8(vi acc, vi x, vi w) {  // |x| * (w with the sign of x): no pair saturates
-  return dot4(acc, (vi)_mm256_abs_epi8((__m256i)x), (vi)_mm256_sign_epi8((__m256i)w, (__m256i)x));
-}
-HEARTH_INLINE vi times(vi acc, vi d, vi f) {
-  return acc + (vi)_mm256_madd_epi16((__m256i)d, (__m256i)(f & 0xffff));
+  const vi turned = (vi)_mm256_sign_epi8((__m256i)w, (__m256i)x);
+  const vi sums = pairs((vi)_mm256_abs_epi8((__m256i)x), turned);
+  return acc + (vi)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1));
 }
 #elif defined(__aarch64__)
 constexpr bool biased = false;
@@ -79,8 +90,10 @@ HEARTH_INLINE vi dot8(vi acc, vi x, vi w) {
   return (vi)vpadalq_s16((int32x4_t)acc, vpaddq_s16(low, high));
 }
 #endif
+HEARTH_INLINE vi begin4(int32_t offset) { return offset - vi{}; }
+HEARTH_INLINE vi join4(vi a, vi b) { return a + b; }
 HEARTH_INLINE vi dot4(vi acc, vi w, vi x) { return dot8(acc, x, w); }
-HEARTH_INLINE vi times(vi acc, vi d, vi f) { return acc + d * f; }
+HEARTH_INLINE vi times4(vi acc, vi d, vi f) { return acc + d * f; }
 #else
 constexpr bool biased = false;
 constexpr const char* instructions = "portable";
@@ -89,8 +102,10 @@ HEARTH_INLINE vi dot8(vi acc, vi x, vi w) {
     acc += (w << (24 - shift) >> 24) * (x << (24 - shift) >> 24);
   return acc;
 }
+HEARTH_INLINE vi begin4(int32_t offset) { return offset - vi{}; }
+HEARTH_INLINE vi join4(vi a, vi b) { return a + b; }
 HEARTH_INLINE vi dot4(vi acc, vi w, vi x) { return dot8(acc, x, w); }
-HEARTH_INLINE vi times(vi acc, vi d, vi f) { return acc + d * f; }
+HEARTH_INLINE vi times4(vi acc, vi d, vi f) { return acc + d * f; }
 #endif
 
 }  // namespace hearth::HEARTH_ISA::quant
