@@ -473,30 +473,5 @@ TEST(Clipped, MaxTokensSaysSo) {
   EXPECT_EQ(chat.err.find("--max-tokens 1000 was cut to ") != std::string::npos, full) << chat.err;
 }
 
-// A setting of Muon is refused where a user asks for it in vain. A recipe may have it while the
-// user chooses another optimizer.
-TEST(Arguments, SettingsOfMuonNeedMuon) {
-  const Folder folder;
-  for (const std::string flag :
-       {"--momentum", "--muon-scale", "--muon-heads", "--cautious-decay"}) {
-    const Arguments value = flag == "--momentum"     ? Arguments{"0.9"}
-                            : flag == "--muon-scale" ? Arguments{"spectral"}
-                            : flag == "--muon-heads" ? Arguments{"pair"}
-                                                     : Arguments{};
-    const Ran r = run(folder, Arguments{"pretrain", "--preset", "tiny", flag} + value);
-    EXPECT_EQ(r.status, 2) << flag;
-    EXPECT_NE(r.err.find("[" + flag +
-                         "] has no effect: only --optimizer muon and normuon use it; leave it out"),
-              std::string::npos)
-        << r.err;
-  }
-  const Ran with = run(folder, {"pretrain", "--preset", "tiny", "--momentum", "0.9", "--optimizer",
-                                "muon", "--data", folder / "none.bin"});
-  EXPECT_EQ(with.err.find("no effect"), std::string::npos) << with.err;
-  const Ran recipe = run(folder, {"pretrain", "--recipe", "nocap-fast", "--optimizer", "adamw",
-                                  "--data", folder / "none.bin"});
-  EXPECT_EQ(recipe.err.find("no effect"), std::string::npos) << recipe.err;
-}
-
 }  // namespace
 }  // namespace hearth
