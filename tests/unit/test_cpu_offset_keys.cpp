@@ -24,7 +24,7 @@ Moved moved_of(const Array& y, const Array& before) {
   Moved all;
   for (int64_t i = 0; i < Tensor(y).numel(); ++i) {
     if (i % keys.token == 3) all.emplace_back(y[i], y[i + 2]);
-    if (i % keys.token != 3 && i % keys.token != 5) EXPECT_EQ(y[i], before[i]) << i;
+    if (i % keys.token != 3 && i % keys.token != 5) { EXPECT_EQ(y[i], before[i]) << i; }
   }
   return all;
 }

@@ -114,7 +114,7 @@ TEST_F(Fp8Run, LogsItsScales) {
     EXPECT_LT(j.at("fp8_scale_min"), j.at("fp8_scale_max")) << j;
     // While scales are measured no number is beyond them.
     EXPECT_GE(j.at("fp8_saturated"), 0) << j;
-    if (j.at("step") <= int64_t(fp8_measured_steps)) EXPECT_EQ(j.at("fp8_saturated"), 0) << j;
+    if (j.at("step") <= int64_t(fp8_measured_steps)) { EXPECT_EQ(j.at("fp8_saturated"), 0) << j; }
   }
   for (const nlohmann::json& j : steps_of(plain)) EXPECT_FALSE(j.contains("fp8_scale_min")) << j;
 }
