@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "formats/run_settings.h"
 #include "sys/phases.h"
 #include "train/config.h"
-#include "train/run_settings.h"
 #include "train/task.h"
 #include "train/trained_model.h"
 

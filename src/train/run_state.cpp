@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
@@ -34,6 +35,26 @@ StateFields trainer_fields(const json& trainer, const std::string& where) {
          "the run was made by an older version of hearth, which alone can resume it; to go on from "
          "its weights, start a new run with --model");
   return f;
+}
+
+std::string expect_same_run(const std::filesystem::path& checkpoint, const RunIdentity& now) {
+  const std::string where = (checkpoint / "state" / "trainer.json").string();
+  const json saved = read_json(where);
+  trainer_fields(saved, where);  // checks the version
+  const std::string kind(now.kind);
+  if (!saved.is_object() || !saved.contains(kind))
+    fail(where, "expected a checkpoint of hearth {}, got one of another command", kind);
+  expect_same_settings(saved[kind], now.settings, where);
+  // GRPO runs of earlier versions named their model only if it was a reference too.
+  if (saved.contains("base") && saved["base"] != now.base)
+    fail(where,
+         "expected the model that the run began from, got other weights or another shape: give it "
+         "that model by --model");
+  if (saved.contains("data") && saved["data"] != now.data)
+    fail(where,
+         "expected the data that the run began with, got other: give it that by --data (and "
+         "--val), or begin a new run");
+  return where;
 }
 
 json update_to_json(const UpdateState& u) { return std::bit_cast<UpdateBits>(u); }

@@ -2,13 +2,16 @@
 // stores it as `run` in state/trainer.json; reading it checks the range of every field.
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/math.h"
 #include "formats/marked_log.h"
+#include "formats/run_settings.h"
 #include "formats/state_fields.h"
 
 namespace hearth::inline train {
@@ -73,6 +76,16 @@ constexpr int trainer_version = 2;
 // The fields of a whole trainer.json. Throws unless it is an object of the version that this
 // program writes. The JSON must outlive the result.
 StateFields trainer_fields(const nlohmann::json& trainer, const std::string& where);
+
+// What identifies the run that a checkpoint belongs to.
+struct RunIdentity {
+  std::string_view kind;  // the key under which the settings are saved
+  const RunSettings& settings;
+  const nlohmann::json base;  // TrainedModel::base
+  std::string data;           // digest of the training data
+};
+// Throws if the checkpoint belongs to another run. Returns a name of the file for later errors.
+std::string expect_same_run(const std::filesystem::path& checkpoint, const RunIdentity&);
 
 nlohmann::json update_to_json(const UpdateState&);  // as bit patterns, since JSON has no NaN
 UpdateState update_of(const StateFields& run);

@@ -2,12 +2,12 @@
 // the base to the bit.
 #include <gtest/gtest.h>
 
+#include "formats/run_settings.h"
 #include "infer_model.h"
 #include "optim/update_program.h"
 #include "served_folder.h"
 #include "train/dpo/reference_sums.h"
 #include "train/reference_model.h"
-#include "train/run_settings.h"
 #include "train/run_state.h"
 #include "train/trained_model.h"
 #include "unit/test_io_support.h"

@@ -1,5 +1,5 @@
 // The settings of a run: what a resumed run may change, and what config.toml then says.
-#include "train/run_settings.h"
+#include "formats/run_settings.h"
 
 #include <bit>
 

@@ -11,12 +11,12 @@
 #include "data/cursor_state.h"
 #include "formats/checkpoint_dir.h"
 #include "formats/run_folder.h"
+#include "formats/run_settings.h"
 #include "test_io_support.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/dpo/reference_sums.h"
 #include "train/grpo/grpo_state.h"
 #include "train/log.h"
-#include "train/run_settings.h"
 
 namespace hearth {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "formats/fields.h"
 
-namespace hearth::inline train {
+namespace hearth::inline formats {
 
 struct RunSettings {
   nlohmann::ordered_json values = {};    // the whole config of the task
@@ -53,14 +53,4 @@ void expect_model_of_run(const std::filesystem::path& run, const std::string& mo
 // that every run may change, except for paths. So a later --resume alone continues in the same way.
 void write_changes(const std::filesystem::path& run, const RunSettings&);
 
-// What identifies the run that a checkpoint belongs to.
-struct RunIdentity {
-  std::string_view kind;  // the key under which the settings are saved
-  const RunSettings& settings;
-  const nlohmann::json base;  // TrainedModel::base
-  std::string data;           // digest of the training data
-};
-// Throws if the checkpoint belongs to another run. Returns a name of the file for later errors.
-std::string expect_same_run(const std::filesystem::path& checkpoint, const RunIdentity&);
-
-}  // namespace hearth::inline train
+}  // namespace hearth::inline formats

@@ -1,4 +1,4 @@
-#include "train/run_settings.h"
+#include "formats/run_settings.h"
 
 #include <algorithm>
 
@@ -8,9 +8,8 @@
 #include "sys/error.h"
 #include "sys/files/files.h"
 #include "sys/utf8.h"
-#include "train/run_state.h"
 
-namespace hearth::inline train {
+namespace hearth::inline formats {
 namespace {
 
 namespace fs = std::filesystem;
@@ -23,7 +22,7 @@ bool grew(const std::string& key, const json& began, const json& now) {
   return std::ranges::find(lengths, key) != std::end(lengths) && began.is_number() && now > began;
 }
 
-std::string shown(const json& value) {
+std::string setting_text(const json& value) {
   if (value.is_array())
     return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ","));
   const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -81,7 +80,8 @@ void expect_same_settings(const json& began, const RunSettings& now, const std::
     if (free_in_every_run(key) || std::ranges::find(now.free, key) != now.free.end()) continue;
     const json value = setting, before = value_before(began, now, key);
     if (!same_setting(before, value) && !grew(key, before, value))
-      others.push_back(fmt::format("{} = {}, not {}", key, shown(before), shown(value)));
+      others.push_back(
+          fmt::format("{} = {}, not {}", key, setting_text(before), setting_text(value)));
   }
   if (others.empty()) return;
   constexpr size_t most = 4;
@@ -114,7 +114,7 @@ void expect_model_of_run(const fs::path& run, const std::string& model) {
   fail(file.string(),
        "a run keeps the model it began with: model = {}, not {}; leave out --model or start a new "
        "run{}",
-       shown(began), shown(model), way_out(run));
+       setting_text(began), setting_text(model), way_out(run));
 }
 
 void write_changes(const fs::path& run, const RunSettings& now) {
@@ -130,24 +130,4 @@ void write_changes(const fs::path& run, const RunSettings& now) {
   if (text != before) write_file_atomic(file, text);
 }
 
-std::string expect_same_run(const fs::path& checkpoint, const RunIdentity& now) {
-  const std::string where = (checkpoint / "state" / "trainer.json").string();
-  const json saved = read_json(where);
-  trainer_fields(saved, where);  // checks the version
-  const std::string kind(now.kind);
-  if (!saved.is_object() || !saved.contains(kind))
-    fail(where, "expected a checkpoint of hearth {}, got one of another command", kind);
-  expect_same_settings(saved[kind], now.settings, where);
-  // GRPO runs of earlier versions named their model only if it was a reference too.
-  if (saved.contains("base") && saved["base"] != now.base)
-    fail(where,
-         "expected the model that the run began from, got other weights or another shape: give it "
-         "that model by --model");
-  if (saved.contains("data") && saved["data"] != now.data)
-    fail(where,
-         "expected the data that the run began with, got other: give it that by --data (and "
-         "--val), or begin a new run");
-  return where;
-}
-
-}  // namespace hearth::inline train
+}  // namespace hearth::inline formats
