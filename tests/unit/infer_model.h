@@ -45,7 +45,7 @@ inline std::vector<ModelConfig> tiny_configs() {
   all[2].position = Position::alibi, all[2].window = 5, all[2].window_pattern = "SL";
   all[2].attention_softcap = 8, all[2].logit_softcap = 6;
   all[3].qk_norm = QkNorm::before_rope, all[3].output_gate = OutputGate::per_head;
-  all[3].norm_place = NormPlace::sandwich, all[3].rotary = 0.5f, all[3].key_offset_pattern = "O";
+  all[3].norm_place = NormPlace::sandwich, all[3].rotary = 0.5f;
   return all;
 }
 
@@ -73,6 +73,7 @@ inline std::vector<ModelConfig> long_configs() {
   all.push_back(tiny_config());
   all[8].norm = Norm::layer, all[8].norm_bias = all[8].mlp_bias = true, all[8].kv_heads = 0;
   all[8].parallel_residual = true, all[8].rotary = 0.5f, all[8].act = Act::gelu_erf;
+  all[8].key_offset_pattern = "O";
   all.push_back(tiny_config());
   all[9].norm_place = NormPlace::after;
   all[9].qk_norm = QkNorm::before_rope, all[9].qk_norm_whole = true;
