@@ -210,8 +210,8 @@ TEST(Muon, ModelsDeclareTheirHeads) {
   c = preset("mla-124m");
   const Heads kv = heads_of(c, "blocks.0.attn.kv_b.weight");
   ASSERT_EQ(kv.size(), size_t(2 * c.heads));
-  EXPECT_EQ(kv[0], (std::pair{int64_t(1), c.mla.nope_dim}));
-  EXPECT_EQ(kv[1], (std::pair{int64_t(1), c.v_head_dim}));
+  EXPECT_EQ(kv[0], (std::pair<int64_t, int64_t>{1, 32}));
+  EXPECT_EQ(kv[1], (std::pair<int64_t, int64_t>{1, 64}));
   for (const ParamSpec& p : decoder_params(c)) {
     if (p.heads.empty()) continue;
     int64_t rows = 0;
