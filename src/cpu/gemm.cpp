@@ -3,6 +3,7 @@
 #include "cpu/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <new>
 
@@ -64,16 +65,35 @@ constexpr int64_t tasks_per_thread = 4;
 constexpr int64_t symmetric_strips = 16;    // of a symmetric c: n compute (n + 1) / 2n of it
 constexpr int64_t batch_memory = 64 << 20;  // of threads that compute whole products, at most
 
-// Copies what lies below the diagonal in rows [begin, end) and columns [col, col_end) to above it,
-// in blocks whose lines stay in L1.
+// to[i * ld + j] = from[j * ld + i] for a block of 4 by 4.
+template <class T>
+void transpose4(T* to, const T* from, int64_t ld) {
+  using Four [[gnu::vector_size(4 * sizeof(T))]] = T;
+  Four a[4];
+  for (int j = 0; j < 4; ++j) std::memcpy(&a[j], from + j * ld, sizeof a[j]);
+  const Four low01 = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5);
+  const Four high01 = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7);
+  const Four low23 = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5);
+  const Four high23 = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
+  const Four rows[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                        __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                        __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                        __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+  for (int i = 0; i < 4; ++i) std::memcpy(to + i * ld, &rows[i], sizeof rows[i]);
+}
+
+// Copies what lies below the diagonal in rows [begin, end) and columns [col, col_end) to above it.
 template <class T>
 void mirror(T* c, int64_t ld, int64_t begin, int64_t end, int64_t col, int64_t col_end) {
-  constexpr int64_t block = 16;
-  for (int64_t r = begin; r < end; r += block)
-    for (int64_t k = col; k < std::min(col_end, r + block); k += block)
-      for (int64_t i = k; i < std::min(k + block, col_end); ++i)
-        for (int64_t j = std::max(r, i + 1); j < std::min(r + block, end); ++j)
-          c[i * ld + j] = c[j * ld + i];
+  for (int64_t j = begin; j < end; j += 4)
+    for (int64_t i = col; i < std::min(col_end, j + 4); i += 4) {
+      if (j + 4 <= end && i + 4 <= std::min(col_end, j)) {
+        transpose4(c + i * ld + j, c + j * ld + i, ld);
+        continue;
+      }
+      for (int64_t y = j; y < std::min(j + 4, end); ++y)
+        for (int64_t x = i; x < std::min({i + 4, col_end, y}); ++x) c[x * ld + y] = c[y * ld + x];
+    }
 }
 
 // One side of c: its operand, its extent and how tasks divide it.
@@ -234,8 +254,10 @@ struct Job {
 
 Job job_of(const GemmTable& table, const GemmProblem& g) {
   const GemmKernel& kernel = g.ab_type == DType::bf16 ? table.bf16 : table.f32;
+  // A symmetric a is also its transpose, which takes no shuffles to pack.
+  const bool k_major = g.ta || (g.symmetric && !g.tb);
   const Side m_side{
-      .operand = {g.a, g.lda, g.ta}, .pack = kernel.pack_a, .extent = g.m, .panel = kernel.mr};
+      .operand = {g.a, g.lda, k_major}, .pack = kernel.pack_a, .extent = g.m, .panel = kernel.mr};
   const Side n_side{
       .operand = {g.b, g.ldb, !g.tb}, .pack = kernel.pack_b, .extent = g.n, .panel = kernel.nr};
   const bool along_n = g.n >= g.m;
