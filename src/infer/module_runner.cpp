@@ -119,6 +119,7 @@ Exec& ModuleRunner::program(const Key& key) {
                        key.shape.logits, key.shape.apart ? " apart" : "", key.shape.sequences,
                        key.shape.blocks, key.shape.depth);
   });
+  if (found.kinds.empty() || found.kinds[0]->runs() < 2) ++cold_;
   if (found.kinds.empty())
     found.kinds.push_back(std::make_unique<Exec>(
         module_program(config_, memory_.params->dtype(), spec_, key.module, key.shape,

@@ -35,6 +35,9 @@ class ModuleRunner {
   // likeliest token after each wanted row.
   std::vector<int32_t> run(const ModuleFeed&);
 
+  // As of Runner.
+  int64_t cold_launches() const { return cold_; }
+
   // Memory of the largest program, without what it shares with the runner's.
   static ProgramNeed need(const ModelConfig& resolved, DType, RunnerSpec);
 
@@ -55,6 +58,7 @@ class ModuleRunner {
   StateRef<int32_t> inputs_, drawn_;  // drawn: if the device samples
   StateRef<float> logits_;            // the runner's
   std::vector<int32_t> staged_;
+  int64_t cold_ = 0;
 };
 
 }  // namespace hearth::inline infer

@@ -12,6 +12,8 @@ constexpr double one_measurement = 0.25;  // its weight among all of a size
 constexpr double outlier = 4;             // times the mean: what a measurement counts at most
 constexpr double slack = 1.01;            // of the target
 constexpr int64_t stale = 1000;           // steps
+constexpr int64_t sure = 4;               // measurements of a size that is believed to be slow
+constexpr int64_t unsure_stale = 16;      // steps, with fewer
 
 }  // namespace
 
@@ -31,10 +33,11 @@ void PrefillBudget::note(int64_t rows, double seconds) {
     cost.seconds += one_measurement * (std::min(seconds, outlier * cost.seconds) - cost.seconds);
   else
     cost.seconds = seconds;
-  cost.noted = noted_;
-  // A size that was too slow is not used, so only this lets it be tried again.
+  cost.noted = noted_, ++cost.count;
+  // A size that was too slow is not used, so only this lets it be tried again: soon if a few
+  // measurements, of which something else may have disturbed one, are all that speaks against it.
   for (Cost& c : costs_)
-    if (c.seconds > interval_ && noted_ - c.noted > stale) c = {};
+    if (c.seconds > interval_ && noted_ - c.noted > (c.count < sure ? unsure_stale : stale)) c = {};
 }
 
 // What a step of this size takes: as measured; between two sizes that were measured, on the line
@@ -60,11 +63,28 @@ std::optional<double> PrefillBudget::expected(size_t i) const {
   return last + per_row * double(size(i) - size(below));
 }
 
+// What a step without prompts takes. If none was measured, larger ones tell: the line through the
+// two smallest of them, or the share of the only one.
+double PrefillBudget::alone(size_t i) const {
+  size_t above = i;
+  while (above + 1 < sizes && costs_[above].seconds == 0) ++above;
+  const double next = costs_[above].seconds;
+  if (above == i || next == 0) return expected(i).value_or(0);
+  size_t beyond = above + 1;
+  while (beyond + 1 < sizes && costs_[beyond].seconds == 0) ++beyond;
+  const double share = next / double(size(above));
+  double per_row = share;
+  if (beyond < sizes && costs_[beyond].seconds > 0 && size(beyond) > size(above))
+    per_row = std::clamp((costs_[beyond].seconds - next) / double(size(beyond) - size(above)), 0.0,
+                         share);
+  return next - per_row * double(size(above) - size(i));
+}
+
 int64_t PrefillBudget::prompt_rows(int64_t decoding) const {
   const int64_t all = rows_ - decoding;
   if (interval_ <= 0 || decoding == 0 || all <= least_rows) return all;
   // Where decoding alone takes longer than the target, prompts may double it.
-  const double most = slack * std::max(interval_, 2 * costs_[index_of(decoding)].seconds);
+  const double most = slack * std::max(interval_, 2 * alone(index_of(decoding)));
   int64_t known = least_rows;
   for (size_t i = 0; i < sizes; ++i)
     if (costs_[i].seconds > 0) known = std::max(known, size(i));

@@ -24,11 +24,13 @@ class PrefillBudget {
   struct Cost {
     double seconds = 0;  // 0: not measured
     int64_t noted = 0;   // when it was measured last: steps that were noted by then
+    int64_t count = 0;   // measurements
   };
   static constexpr size_t sizes = 24;
   size_t index_of(int64_t rows) const;
   int64_t size(size_t i) const;
   std::optional<double> expected(size_t i) const;
+  double alone(size_t i) const;
 
   int64_t rows_;
   double interval_;

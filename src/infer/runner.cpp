@@ -272,6 +272,7 @@ Exec& Runner::program(const Key& key) {
                        key.shape.sequences, key.shape.blocks, key.shape.depth, key.turn,
                        key.temperature);
   });
+  if (found.kinds.empty() || found.kinds[0]->runs() < 2) ++cold_;
   if (!found.kinds.empty()) return *found.kinds[0];
   found.kinds.push_back(std::make_unique<Exec>(record(key), memory_));
   if (key.kind != Key::Kind::step) {
@@ -284,6 +285,8 @@ Exec& Runner::program(const Key& key) {
   if (key.masks) turns_[key.turn].allowed = {memory_.state, name_of("allowed", key.turn)};
   return *found.kinds[0];
 }
+
+int64_t Runner::cold_launches() const { return cold_ + (modules_ ? modules_->cold_launches() : 0); }
 
 bool Runner::draws() const {
   return memory_.backend.kernels().sample && config_.logit_softcap == 0;
@@ -352,7 +355,6 @@ void Runner::launch(const Feed& f) {
   const size_t turn = draws() ? launched_ % turns : 0;
   const bool masks = f.masks(), pauses = f.pauses();
   Exec& exec = program({Key::Kind::step, shape, turn, masks});
-  if (exec.runs() < 2) ++cold_launches_;
   copy_blocks();
   rope_.cover(memory_, 1 + *std::ranges::max_element(f.positions));
   upload(f, shape, turn);

@@ -67,7 +67,7 @@ class Runner {
   bool softcaps() const { return config_.logit_softcap > 0; }
   size_t programs() const { return programs_.size(); }  // recorded and not dropped
   // Launches of programs that still had to be recorded, to choose kernels or to be captured.
-  int64_t cold_launches() const { return cold_launches_; }
+  int64_t cold_launches() const;
   // With modules, when no launch is in flight: runs one of them over rows whose states are cached,
   // and returns the likeliest token after each wanted row.
   std::vector<int32_t> run_module(const ModuleFeed&);
@@ -107,20 +107,20 @@ class Runner {
   Memory memory_;
   RopeRows rope_;
   int64_t wide_;  // columns of the logits: vocabulary rounded up to tiles
-  // Values that programs share, each bound when the first program that has it is recorded. They
-  // belong to no single program, so they stay when the cache drops one.
   struct ConstantMask {
     const uint32_t* bits = nullptr;  // null: none
     std::vector<int32_t> also = {};
     bool operator==(const ConstantMask&) const = default;
   };
+  // Values that programs share, each bound when the first program that has it is recorded. They
+  // belong to no single program, so they stay when the cache drops one.
   struct Turn {
     StateRef<int32_t> inputs;
     StateRef<int32_t> drawn;    // if the device samples
     StateRef<int32_t> allowed;  // if it does so under constraints
     bool undrawn = false;       // its last launch pauses: nothing was drawn, no transfer begun
-    std::vector<ConstantMask> kept =
-        {};  // per row of `allowed`: what it holds, if that is constant
+    // What each row of `allowed` holds, if that is constant.
+    std::vector<ConstantMask> kept = {};
   };
   std::array<Turn, 2> turns_;
   StateRef<float> device_logits_, nll_;
@@ -132,9 +132,9 @@ class Runner {
   std::vector<int32_t> inputs_, masks_;
   std::array<std::unique_ptr<Transfer>, 2> arrivals_;  // transfers of sampled tokens, by turn
   size_t launched_ = 0, collected_ = 0;
-  int64_t cold_launches_ = 0;
-  std::vector<float> logits_;                // (wanted, wide) of the last collected launch
-  std::vector<Drawn> drawn_;                 // (wanted)
+  int64_t cold_ = 0;           // launches of programs of its own that had not run twice
+  std::vector<float> logits_;  // (wanted, wide) of the last collected launch
+  std::vector<Drawn> drawn_;   // (wanted)
   std::vector<std::optional<LogSum>> sums_;  // (wanted)
 };
 

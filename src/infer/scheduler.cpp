@@ -62,8 +62,8 @@ bool Scheduler::would_repeat(int64_t running, int64_t left) {
   const auto unfinished = std::ranges::count_if(active_, [](const auto& s) { return !s->ended; });
   const bool preempted = unfinished > running;
   if (!preempted && (waiting_.empty() || left == spec_.sequences)) return true;
-  // The oldest one that waits must be unable to start: then no younger one may. Whoever ends makes
-  // room.
+  // The oldest one that waits must be unable to start: then no younger one may. A sequence that
+  // ends frees blocks.
   if (left < running || unfinished < active()) return false;
   size_t at = active_.size();
   for (size_t i = 0; i < active_.size() && preempted; ++i) {
@@ -84,6 +84,8 @@ bool Scheduler::would_repeat(int64_t running, int64_t left) {
 bool Scheduler::feed(size_t at, int64_t rows) {
   Sequence& seq = *active_[at];
   if (slots_left_ == 0 || rows_left_ == 0) return false;
+  // A preempted one, whose text is a prompt again, does not take blocks that it cannot fill.
+  if (seq.due() > 1 && prompts_left_ == 0) return false;
   if (seq.pages.blocks.empty() && !admit(at)) return false;
   const int64_t cached = seq.pages.cached, unscored = seq.first_wanted() - cached;
   const bool prompt = seq.due() > 1;

@@ -111,6 +111,28 @@ TEST(PrefillBudget, FollowsAMachineThatChanges) {
   EXPECT_EQ(fed(budget, card, 64, 12).back(), 2048);
 }
 
+TEST(PrefillBudget, SoonTriesASizeAgainThatOneStepSpeaksAgainst) {
+  PrefillBudget budget(2048, target);
+  budget.note(8, card.step(8));
+  budget.note(64, 0.8);  // disturbed
+  EXPECT_EQ(budget.prompt_rows(8), 24);
+  EXPECT_EQ(fed(budget, card, 8, 40).back(), 2048);
+}
+
+// Under steady load no step is without prompts, so what it would take follows from others, such as
+// that of the first prompts.
+TEST(PrefillBudget, NeedsNoStepWithoutPrompts) {
+  PrefillBudget budget(2048, target);
+  const Machine machine{0.09, 0.001};
+  budget.note(512, machine.step(512));
+  int64_t rows = 0;
+  for (int i = 0; i < 40; ++i) {
+    rows = 9 + budget.prompt_rows(9);
+    budget.note(rows, machine.step(rows));
+  }
+  EXPECT_EQ(rows, 64);  // 128 would take more than twice the time of 16
+}
+
 TEST(Prompts, BudgetsChangeNoToken) {
   for (const auto& backend : exact_backends()) {
     TinyModel m(*backend, roomy());
