@@ -217,8 +217,9 @@ struct TrainConfig : RunConfig {
     visit_run(v);
     losses.visit(v);
     v("mtp_loss_schedule", mtp_loss_schedule,
-      "--mtp-loss by step, such as 0:0.3,1000:0.1 or 0:0.3,50%:0.1; ends at --mtp-loss; empty: the "
-      "same in all steps");
+      "--mtp-loss by step, such as 0:0.3,50%:0.1 with --mtp-loss 0.1, at which it has to end; "
+      "empty: "
+      "the same in all steps");
     v("further_loss_schedule", further_loss_schedule,
       "--further-loss by step, such as 0:0.5,60%:0; ends at --further-loss; empty: the same in all "
       "steps");

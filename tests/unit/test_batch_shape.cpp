@@ -120,7 +120,12 @@ TEST(BatchShapes, WeightsFollowTheirSchedules) {
             "[--further-loss-schedule] expected weights above 0 with --dtype fp8, got 0 at step 6");
   c.dtype = TrainDType::fp32, c.losses.further_loss = 0.5f;
   EXPECT_EQ(message_of(shapes),
-            "[--further-loss-schedule] expected a schedule that ends at --further-loss 0.5, got 0");
+            "[--further-loss-schedule] expected a schedule that ends at --further-loss 0.5, got 0: "
+            "give --further-loss 0 too");
+  c.further_loss_schedule = "0:0.25,10:0.5";
+  EXPECT_EQ(message_of(shapes),
+            "[--further-loss-schedule] expected changes before the run ends at step 10, got one at "
+            "step 10");
   c.further_loss_schedule.clear(), c.losses.further_loss = 0;
   c.mtp_loss_schedule = "0:0.1,5:0.3";
   EXPECT_EQ(message_of(shapes),

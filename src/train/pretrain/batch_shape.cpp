@@ -12,6 +12,14 @@ namespace {
 
 constexpr const char* where = "batch";
 
+// The saved model must have been trained for what it says at the end.
+template <class T>
+void expect_before_end(const char* flag, const StepsOf<T>& steps, int64_t total) {
+  if (const int64_t last = steps.changes().back().first; last >= total)
+    fail_usage(flag, "expected changes before the run ends at step {}, got one at step {}", total,
+               last);
+}
+
 // A schedule of attention windows: the flag, its text and the model's own window.
 struct WindowSchedule {
   const char* flag;
@@ -33,6 +41,7 @@ struct WindowSchedule {
     if (text.empty()) return;
     if (const int64_t last = steps().changes().back().second; last != own)
       fail_usage(flag, "expected a schedule that ends at the model's window {}, got {}", own, last);
+    expect_before_end(flag, steps(), total);
   }
 };
 std::array<WindowSchedule, 2> window_schedules(const ModelConfig& model, const TrainConfig& c) {
@@ -53,7 +62,9 @@ struct WeightSchedule {
   void check() const {
     const WeightSteps all = steps();
     if (const float last = all.changes().back().second; last != own)
-      fail_usage(flag, "expected a schedule that ends at {} {}, got {}", own_flag, own, last);
+      fail_usage(flag, "expected a schedule that ends at {0} {1}, got {2}: give {0} {2} too",
+                 own_flag, own, last);
+    expect_before_end(flag, all, total);
     for (const auto& [step, weight] : all.changes())
       if (weight == 0 && !may_be_zero)
         fail_usage(flag, "expected weights above 0{}, got 0 at step {}",
@@ -203,14 +214,7 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
     w.check();
     if (w.text.empty()) continue;
     const Steps changes = w.steps();
-    for (const auto& [first, value] : changes.changes()) {
-      if (first >= c.steps)
-        fail_usage(w.flag,
-                   "expected changes before the run ends at step {}, got one at step {}: the saved "
-                   "model would have a window that was never trained",
-                   c.steps, first);
-      steps.insert(first);
-    }
+    for (const auto& [first, value] : changes.changes()) steps.insert(first);
   }
   if (!c.mtp_loss_schedule.empty() && !model.mtp)
     fail_usage("--mtp-loss-schedule", "has no effect: the model has no mtp modules; leave it out");
