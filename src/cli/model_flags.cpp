@@ -32,12 +32,25 @@ void fit_router(ModelConfig& c, const FieldFlags<ModelConfig>& flags) {
   if (c.moe && c.moe.top_k == 1 && !flags.given("norm_topk")) c.moe.norm_topk = false;
 }
 
+// Scaling by the default factor of 1 would be none. That of longrope follows from the two lengths.
+void fit_rope_factor(ModelConfig& c, const FieldFlags<ModelConfig>& flags) {
+  if (!flags.given("rope_scaling") || flags.given("rope_factor")) return;
+  if (c.rope_scaling == RopeScaling::none || c.rope_factor != 1) return;
+  if (c.rope_scaling != RopeScaling::longrope)
+    fail_usage("--rope-scaling",
+               "{} needs --rope-factor, the context length divided by the "
+               "trained one",
+               enum_name(c.rope_scaling));
+  if (c.rope_context > 0) c.rope_factor = float(double(c.context) / double(c.rope_context));
+}
+
 }  // namespace
 
 ModelConfig model_of_flags(const FieldFlags<ModelConfig>& flags) {
   ModelConfig c;
   flags.apply(c);
   fit_router(c, flags);
+  fit_rope_factor(c, flags);
   return c;
 }
 
@@ -46,6 +59,7 @@ ModelConfig model_over_preset(const std::string& name, const FieldFlags<ModelCon
   ModelConfig c = base;
   flags.apply(c);
   fit_router(c, flags);
+  fit_rope_factor(c, flags);
   fit_widths(c, base, flags);
   if (!flags.given("heads")) return c;
   if (!flags.given("kv_heads")) {

@@ -106,7 +106,8 @@ TEST(FlagEffects, UselessModelFlagsOfANewRunAreRefused) {
   const std::vector<std::pair<const char*, const char*>> useless{
       {"--rope-factor 4", "[--rope-factor] has no effect: rope_scaling is none; leave it out\n"},
       {"--rope-context 128", "[--rope-context] has no effect: rope_scaling is none"},
-      {"--rope-scaling linear --rope-high 4", "[--rope-high] has no effect: rope_scaling is lin"},
+      {"--rope-scaling linear --rope-factor 2 --rope-high 4",
+       "[--rope-high] has no effect: rope_scaling is lin"},
       {"--position alibi --rope-theta 1e4", "[--rope-theta] has no effect: position is alibi"},
       {"--preset gpt2 --rotary 0.5", "[--rotary] has no effect: position is learned"},
       {"--rope-local-theta 100",
