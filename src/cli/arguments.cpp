@@ -385,7 +385,10 @@ std::string resume_command(CLI::App& app, const std::vector<std::string>& given,
     for (const std::string& a : given) text += " " + quoted_for_shell(a);
     return text;
   }
-  text += " " + command->get_name();
+  for (const CLI::App* at = &app; at != command;) {
+    at = at->get_subcommands().front();
+    text += " " + at->get_name();
+  }
   // Flags that the run's config.toml does not store. A command without --resume continues by
   // itself.
   const std::set<std::string> kept_by_caller{"--run", "--device", "--threads", "--memory-limit",
