@@ -115,7 +115,7 @@ struct Constrained {
   std::optional<ConstraintMaker> maker;
 };
 
-// The model of --model, or what its place is taken by: a config and random weights.
+// The model of --model, or else a config with random weights.
 struct BenchModel {
   BenchModel(const InferFlags& f, Backend& backend, const WeightsSpec& weights) {
     if (!f.model_path.empty()) {

@@ -74,7 +74,8 @@ class Automaton {
     std::unique_ptr<std::atomic<StateId>[]> after = {};  // by class of the next byte
     bool accepts = false;
   };
-  // Its elements never move, so who has learnt the number of a state reads it without a lock.
+  // Its elements never move, so a thread that knows the number of a state reads it without a
+  // lock.
   class States {
    public:
     State& operator[](StateId s) const { return chunks_[size_t(s) / chunk][size_t(s) % chunk]; }

@@ -89,7 +89,8 @@ Constraint::Constraint(const ByteGrammar& g, Tokenizer tokenizer,
   if (automaton_->ended(automaton_->start())) fail_usage(g.where(), "only the empty text matches");
 }
 
-// A new automaton has no states yet. Who still reads with the old one keeps it.
+// A new automaton has no states yet. Threads that still read the old one keep it
+// alive.
 void Constraint::forget() {
   automaton_ = std::make_shared<Automaton>(network_);
   ++epoch_;

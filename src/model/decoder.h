@@ -95,8 +95,8 @@ Var head_weight(Tape&, const ModelConfig&);
 
 // The parameters of a model, found by recording it. A format other than plain is for inference
 // only: it quantises the weights of products, but the head (also a tied one) to int8 at least,
-// because every token depends on it. The kv_b of latent attention stays plain, because decoding
-// over latents is no plain product by it.
+// because every token depends on it. The kv_b of latent attention stays plain, because absorbed
+// decoding multiplies by it from both sides.
 std::vector<ParamSpec> decoder_params(const ModelConfig&, WeightFormat = WeightFormat::plain);
 int64_t count_params(const ModelConfig&);
 // Without the experts that a token does not pass through.

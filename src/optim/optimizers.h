@@ -20,9 +20,9 @@ inline constexpr const char* optimizer_help =
     "adamw: fp32 moments, 8 bytes per parameter; adamw_bf16: bf16 moments, rounded "
     "stochastically, 4 bytes; adamw_8bit: 8-bit moments with a scale per 256 parameters, 2 bytes; "
     "lion: sign of one fp32 momentum, 4 bytes; lion needs an --lr 3 to 10 times smaller than "
-    "AdamW's and a --weight-decay "
-    "larger by the same factor; muon: orthogonalised momentum for the matrices of the blocks, 4 "
-    "bytes, AdamW for the rest; normuon: muon with a learning rate per neuron";
+    "AdamW's and a --weight-decay larger by the same factor; muon: orthogonalised momentum for the "
+    "matrices of the blocks, 4 bytes, AdamW for the rest; normuon: muon with a learning rate per "
+    "neuron";
 
 inline constexpr const char* beta1_help =
     "AdamW: decay rate of the first moment; Lion: weight of the momentum in the update, default "

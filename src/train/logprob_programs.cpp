@@ -172,7 +172,8 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
   return p;
 }
 
-// Programs of one shape and the same windows share their buffers, whose names begin alike.
+// Programs of one shape, the same windows and the same weights share their buffers, whose names
+// begin alike. No name continues another one after a point: ProgramCache drops values by that.
 const LogprobPrograms::Program& LogprobPrograms::bound(const Key& key, Kind kind) {
   const ModelConfig& model = kind == Kind::nll_eval ? spec_.evaluated() : spec_.model;
   const int64_t window = model.window, long_window = model.long_window;
@@ -182,7 +183,7 @@ const LogprobPrograms::Program& LogprobPrograms::bound(const Key& key, Kind kind
     if (key.rows) name += fmt::format(" {}", key.rows);
     if (key.documents) name += " documents";
     if (window || long_window) name += fmt::format(" windows {} {}", window, long_window);
-    if (mtp || further) name += fmt::format(" weights {} {}", mtp, further);
+    if (mtp || further) name += fmt::format(" weights {} {} of terms", mtp, further);
     return name;
   });
   shape.kinds.resize(kinds);
