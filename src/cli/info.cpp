@@ -2,6 +2,7 @@
 // also its size.
 #include <fmt/format.h>
 
+#include <optional>
 #include <span>
 
 #include "cli/commands.h"
@@ -30,7 +31,8 @@ struct InfoFlags {
   FieldFlags<ModelConfig> shape;
 };
 
-nlohmann::ordered_json cpu_json(const Backend& backend) {
+// `stored`: the type of the weights that --dtype auto is asked about.
+nlohmann::ordered_json cpu_json(const Backend& backend, DType stored) {
   std::vector<std::string> usable;
   for (Isa isa : usable_isas()) usable.emplace_back(name(isa));
   nlohmann::ordered_json j{{"isa", std::string(name(best_isa()))},
@@ -41,7 +43,7 @@ nlohmann::ordered_json cpu_json(const Backend& backend) {
   for (const auto& [work, what] : {std::pair{Workload::training, "training"},
                                    {Workload::decoding, "decoding"},
                                    {Workload::scoring, "scoring"}}) {
-    const DtypeChoice c = auto_dtype(work, name(best_isa()), DType::bf16);
+    const DtypeChoice c = auto_dtype(work, name(best_isa()), stored);
     j["auto_dtype"][what] = {{"dtype", c.dtype == DType::bf16 ? "bf16" : "fp32"}, {"why", c.why}};
   }
   return j;
@@ -61,13 +63,13 @@ nlohmann::ordered_json gpus_json(std::span<const CudaCard> cards) {
 }
 
 // Of all devices, or of the one that --device names.
-nlohmann::ordered_json machine_json(const Common& common) {
+nlohmann::ordered_json machine_json(const Common& common, DType stored) {
   const BuildInfo b = build_info();
   nlohmann::ordered_json j{
       {"version", b.version}, {"commit", b.commit}, {"build", b.type}, {"compiler", b.compiler}};
   const bool cpu_alone = common.device == "cpu";
   if (cpu_alone || common.device == "auto")
-    j["cpu"] = cpu_json(*make_cpu_backend(checked_threads(common.threads)));
+    j["cpu"] = cpu_json(*make_cpu_backend(checked_threads(common.threads)), stored);
   j["unpacks"] = {{"gzip", gzip_library()}, {"zstd", zstd_library()}};
   j["downloads"] = https_library();
   j["regex"] = regex_library();
@@ -150,15 +152,17 @@ void run(const InfoFlags& f) {
     fmt::print("{}", toml);
     return;
   }
-  nlohmann::ordered_json j = machine_json(f.common);
+  std::optional<ModelSource> source;
+  if (!f.model.empty()) source = ModelSource::open(f.model);
+  nlohmann::ordered_json j = machine_json(f.common, source ? source->dtype() : DType::bf16);
   if (!f.preset.empty() || f.shape.any_given()) {
     if (!f.preset.empty()) j["preset"] = f.preset;
     model_json(j, described(f));
-  } else if (!f.model.empty()) {
+  } else if (source) {
     if (!f.tokenizer.empty())
       fail_usage("--tokenizer", "has no effect: --model has a vocabulary; leave one of them out");
     j["model"] = f.model;
-    model_json(j, ModelSource::open(f.model).config());
+    model_json(j, source->config());
   }
   f.common.json ? print_json(j) : print_text(j);
 }

@@ -16,7 +16,7 @@ DtypeChoice auto_dtype(Workload work, std::string_view isa, DType stored) {
   if (size_of(stored) != 2)
     return {DType::f32, fmt::format("{} and the weights are stored in fp32", none)};
   return {DType::bf16,
-          "as the weights are stored in 16 bits and decoding is limited by reading them"};
+          "for weights that are stored in 16 bits, because decoding is limited by reading them"};
 }
 
 DtypeChoice auto_dtype(Workload work, const Backend& backend, DType stored) {
