@@ -131,11 +131,22 @@ void print_text(const nlohmann::ordered_json& j) {
   for (const auto& [key, value] : j["config"].items()) fmt::print("  {} = {}\n", key, value.dump());
 }
 
-// The model that pretrain would train with the same flags.
-ModelConfig described(const InfoFlags& f) {
-  if (!f.model.empty())
+bool describes_new_model(const InfoFlags& f) { return !f.preset.empty() || f.shape.any_given(); }
+
+// Opens the model in the folder that --model names. Refuses flags that would describe another one
+// first, whether the folder exists or not.
+std::optional<ModelSource> open_named_model(const InfoFlags& f) {
+  if (f.model.empty()) return std::nullopt;
+  if (describes_new_model(f))
     fail_usage("--model",
                "the flags of a model's shape describe a new model; drop --model or them");
+  if (!f.tokenizer.empty())
+    fail_usage("--tokenizer", "has no effect: --model has a vocabulary; leave one of them out");
+  return ModelSource::open(f.model);
+}
+
+// The model that pretrain would train with the same flags.
+ModelConfig described(const InfoFlags& f) {
   if (f.preset.empty() && !f.shape.given("dim"))
     fail_usage("info", "the flags of a model's shape need --preset, or --dim");
   ModelConfig c = f.preset.empty() ? model_of_flags(f.shape) : model_over_preset(f.preset, f.shape);
@@ -152,15 +163,12 @@ void run(const InfoFlags& f) {
     fmt::print("{}", toml);
     return;
   }
-  std::optional<ModelSource> source;
-  if (!f.model.empty()) source = ModelSource::open(f.model);
+  const std::optional<ModelSource> source = open_named_model(f);
   nlohmann::ordered_json j = machine_json(f.common, source ? source->dtype() : DType::bf16);
-  if (!f.preset.empty() || f.shape.any_given()) {
+  if (describes_new_model(f)) {
     if (!f.preset.empty()) j["preset"] = f.preset;
     model_json(j, described(f));
   } else if (source) {
-    if (!f.tokenizer.empty())
-      fail_usage("--tokenizer", "has no effect: --model has a vocabulary; leave one of them out");
     j["model"] = f.model;
     model_json(j, source->config());
   }
