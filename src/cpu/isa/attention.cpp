@@ -280,11 +280,10 @@ void attention_cached(Stream& stream, const AttentionCachedArgs& args) {
       T* const y = args.y.as<T>() + s.y(tile.row, 0);
       const Work work(reinterpret_cast<float*>(memory) + worker * floats, s);
       if (suits_single_rows(rows, spec, bool(further), nullptr)) {
-        for (int64_t i = 0; i < rows.n; ++i)
-          attend_single({work.q, work.y, work.k, work.v}, y + s.y(rows.token[i], rows.head[i]),
-                        q.at<const T>(rows.token[i], rows.head[i]), keys, rows.position[i], s,
-                        spec);
-        return;
+        return attend_few(
+            {work.q, work.y, work.k, work.v}, keys, rows.position, rows.n, s, spec,
+            [&](int64_t i) { return q.at<const T>(rows.token[i], rows.head[i]); },
+            [&](int64_t i) { return y + s.y(rows.token[i], rows.head[i]); });
       }
       attend(work, y, static_cast<float*>(nullptr), q, keys, rows, s, further,
              static_cast<const Scalars*>(nullptr), spec);

@@ -6,7 +6,7 @@
 namespace hearth::HEARTH_ISA {
 namespace {
 
-// One worker's memory: the query, the weighted sum of latents, and scratch of attend_single.
+// One worker's memory: the query, the weighted sum of latents, and scratch of attend_few.
 struct LatentWork {
   float *query, *sum, *q, *y;
   static int64_t floats(const AttnShape& s) { return 2 * (s.ld + s.lv); }
@@ -74,8 +74,9 @@ void attention_latent(Stream& stream, const AttentionLatentArgs& args) {
                          nullptr,
                          args.tables.as<const int32_t>() + sequence * W,
                          cache_block * (L + s.rope)};
-      attend_single({work.q, work.y, nullptr, nullptr}, work.sum, work.query, keys, at, shape,
-                    args.attn);
+      attend_few(
+          {work.q, work.y, nullptr, nullptr}, keys, &at, 1, shape, args.attn,
+          [&](int64_t) { return work.query; }, [&](int64_t) { return work.sum; });
       expand_values(y, work.sum, w + s.nope * L, s.v, L);
     });
   });

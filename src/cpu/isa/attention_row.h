@@ -1,4 +1,4 @@
-// Attention of a single query row, for decoding: vectors run over keys and then over the head's
+// Attention of a few query rows, for decoding: vectors run over keys and then over the head's
 // dims, because there is only one row. Every sum has the same order as in a tile (attention.cpp),
 // so the bits are the same.
 #pragma once
@@ -22,13 +22,32 @@ HEARTH_INLINE vf load_dims(const T* x, int64_t i, int64_t D) {
   return i + lanes <= D ? load(x + i) : load_partial(x + i, D - i);
 }
 
+// The keys or values of the block after the one at hand: n rows of D elements, none after the last
+// block. Their lines are prefetched a few at a time between arithmetic, because a burst would only
+// wait for the few lines that a core can have under way.
+template <class K>
+struct Ahead {
+  static constexpr int64_t line = 64 / sizeof(K);
+  const K* at = nullptr;
+  int64_t stride = 0, n = 0, D = 0;
+
+  // Rows [row, row + count), dims [d, d + width).
+  HEARTH_INLINE void prefetch(int64_t row, int64_t count, int64_t d, int64_t width) const {
+    const int64_t rows = smaller(row + count, n), dims = smaller(d + width, D);
+    for (int64_t j = row; j < rows; ++j)
+      for (int64_t i = round_up(d, line); i < dims; i += line)
+        __builtin_prefetch(at + j * stride + i, 0, 2);
+  }
+};
+
 // p (n, padded to whole vectors) = q . k for n keys; squares of keys are transposed in registers.
-template <class T>
+template <class T, class K>
 HEARTH_INLINE void single_scores(float* p, const float* q, const T* k, int64_t stride, int64_t n,
-                                 int64_t D) {
+                                 int64_t D, const Ahead<K>& next) {
   for (int64_t j = 0; j < n; j += lanes, k += lanes * stride) {
     vf c = zero();
     for (int64_t d = 0; d < D; d += lanes) {
+      next.prefetch(j, lanes, d, lanes);
       vf m[lanes];
       if (n - j >= lanes && D - d >= lanes) {
 #pragma GCC unroll 16
@@ -50,16 +69,33 @@ HEARTH_INLINE void single_scores(float* p, const float* q, const T* k, int64_t s
   }
 }
 
-// y (ld) = fade * y + sum of p[j] v[j], in the order of j.
-template <class T>
+// U vectors of y = fade * y + sum of p[j] v[j], in the order of j.
+template <int U, class T, class K>
+HEARTH_INLINE void add_values(float* y, const float* p, const T* v, int64_t stride, int64_t n,
+                              float fade, int64_t d, const Ahead<K>& next) {
+  vf c[U];
+#pragma GCC unroll 4
+  for (int u = 0; u < U; ++u) c[u] = load(y + d + u * lanes) * fade;
+  for (int64_t j = 0; j < n; ++j) {
+    next.prefetch(j, 1, d, U * lanes);
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u)
+      c[u] = fma(broadcast(p[j]), load(v + j * stride + d + u * lanes), c[u]);
+  }
+#pragma GCC unroll 4
+  for (int u = 0; u < U; ++u) store(y + d + u * lanes, c[u]);
+}
+
+// y (ld) = fade * y + sum of p[j] v[j]. Several vectors at a time, so that their sums overlap.
+template <class T, class K>
 HEARTH_INLINE void single_values(float* y, const float* p, const T* v, int64_t stride, int64_t n,
-                                 int64_t D, float fade) {
-  for (int64_t d = 0; d < D; d += lanes) {
+                                 int64_t D, float fade, const Ahead<K>& next) {
+  int64_t d = 0;
+  for (; d + 4 * lanes <= D; d += 4 * lanes) add_values<4>(y, p, v, stride, n, fade, d, next);
+  for (; d + lanes <= D; d += lanes) add_values<1>(y, p, v, stride, n, fade, d, next);
+  if (d < D) {
     vf c = load(y + d) * fade;
-    if (D - d >= lanes)
-      for (int64_t j = 0; j < n; ++j) c = fma(broadcast(p[j]), load(v + j * stride + d), c);
-    else
-      for (int64_t j = 0; j < n; ++j) c = fma(broadcast(p[j]), load_dims(v + j * stride, d, D), c);
+    for (int64_t j = 0; j < n; ++j) c = fma(broadcast(p[j]), load_dims(v + j * stride, d, D), c);
     store(y + d, c);
   }
 }
@@ -86,38 +122,26 @@ HEARTH_INLINE auto rows_of_block(float* k, float* v, const Keys<K>& keys, int64_
   }
 }
 
-// Scratch of one row: q has ld elements, y has lv, and k and v have key_block rows each.
+// Scratch of a few rows: q (rows, ld) and y (rows, lv); k and v have key_block rows each.
 struct SingleWork {
   float *q, *y;
   float *k, *v;
 };
 
-template <class T, class K>
-inline void attend_single(const SingleWork& w, T* out, const T* query, const Keys<K>& keys,
-                          int64_t position, const AttnShape& s, const AttnSpec& spec) {
-  constexpr float none = -__builtin_inff();
-  constexpr int64_t line = 64 / sizeof(K);
-  float *q = w.q, *y = w.y;
-  const int64_t first = spec.window ? larger(0, position - spec.window + 1) : 0;
-  load_row(q, s.ld, query, s.D, spec.scale);
-  for (int64_t i = 0; i < s.lv; i += lanes) store(y + i, zero());
-  vf top = broadcast(none), sum = zero();
-  float p[key_block];
-  for (int64_t block = first / key_block; block * key_block <= position; ++block) {
-    const int64_t begin = block * key_block;
+// The running softmax of a row that sees the keys [first, position].
+struct SingleRow {
+  float *q, *y;
+  int64_t first, position;
+  vf top = broadcast(-__builtin_inff()), sum = zero();
+
+  // Adds the keys of a block that begins with key `begin`.
+  template <class R, class K>
+  HEARTH_INLINE void take(const R& rows, int64_t begin, const AttnShape& s, const Ahead<K>& next_k,
+                          const Ahead<K>& next_v) {
+    constexpr float none = -__builtin_inff();
     const int64_t n = smaller(key_block, position + 1 - begin);
-    if (begin + key_block <= position) {  // prefetch the next block
-      const K *next_k = keys.keys_of(block + 1), *next_v = keys.values_of(block + 1);
-      const int64_t count = smaller(key_block, position + 1 - begin - key_block);
-      for (int64_t j = 0; j < count; ++j) {
-        for (int64_t i = 0; i < s.D; i += line)
-          __builtin_prefetch(next_k + j * keys.k_stride + i, 0, 2);
-        for (int64_t i = 0; i < s.V; i += line)
-          __builtin_prefetch(next_v + j * keys.v_stride + i, 0, 2);
-      }
-    }
-    const auto rows = rows_of_block(w.k, w.v, keys, block, n, s);
-    single_scores(p, q, rows.k, rows.k_stride, n, s.D);
+    float p[key_block];
+    single_scores(p, q, rows.k, rows.k_stride, n, s.D, next_k);
     for (int64_t j = 0; begin + j < first; ++j) p[j] = none;
     for (int64_t j = n; j % lanes; ++j) p[j] = none;
     vf most = top;
@@ -133,9 +157,46 @@ inline void attend_single(const SingleWork& w, T* out, const T* query, const Key
     for (int64_t j = 0; j < n; ++j) total += p[j];
     sum = fma(sum, fade, broadcast(total));
     top = broadcast(largest);
-    single_values(y, p, rows.v, rows.v_stride, n, s.V, fade[0]);
+    single_values(y, p, rows.v, rows.v_stride, n, s.V, fade[0], next_v);
   }
-  store_row(out, y, s.V, position < 0 ? 0 : 1 / sum[0]);
+};
+
+// Attention of `count` <= few_query_rows rows at `positions` over the same keys: out(i), query(i)
+// and positions[i] belong to row i. Every block of keys is read once for all rows.
+template <class K, class Query, class Out>
+inline void attend_few(const SingleWork& w, const Keys<K>& keys, const int32_t* positions,
+                       int64_t count, const AttnShape& s, const AttnSpec& spec, Query&& query,
+                       Out&& out) {
+  SingleRow row[few_query_rows];
+  int64_t begin = INT64_MAX, last = -1;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = positions[i];
+    row[i].q = w.q + i * s.ld;
+    row[i].y = w.y + i * s.lv;
+    row[i].first = spec.window ? larger(0, at - spec.window + 1) : 0;
+    row[i].position = at;
+    load_row(row[i].q, s.ld, query(i), s.D, spec.scale);
+    for (int64_t d = 0; d < s.lv; d += lanes) store(row[i].y + d, zero());
+    if (at >= 0) begin = smaller(begin, row[i].first);
+    last = larger(last, at);
+  }
+  for (int64_t block = last < 0 ? 0 : begin / key_block; block * key_block <= last; ++block) {
+    const int64_t at = block * key_block, seen = smaller(key_block, last + 1 - at);
+    const int64_t more = smaller(key_block, last + 1 - at - key_block);  // keys of the next block
+    Ahead<K> next_k, next_v;
+    if (more > 0) {
+      next_k = {keys.keys_of(block + 1), keys.k_stride, more, s.D};
+      next_v = {keys.values_of(block + 1), keys.v_stride, more, s.V};
+    }
+    const auto rows = rows_of_block(w.k, w.v, keys, block, seen, s);
+    for (int64_t i = 0; i < count; ++i) {
+      if (row[i].position < at || row[i].first >= at + key_block) continue;
+      row[i].take(rows, at, s, next_k, next_v);
+      next_k = next_v = {};
+    }
+  }
+  for (int64_t i = 0; i < count; ++i)
+    store_row(out(i), row[i].y, s.V, row[i].position < 0 ? 0 : 1 / row[i].sum[0]);
 }
 
 }  // namespace hearth::HEARTH_ISA
