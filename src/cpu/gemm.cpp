@@ -283,19 +283,20 @@ GemmProblem product_of(GemmProblem g, int64_t i) {
 // reads memory in order; it is multiplied strip by strip, so that the sums stay in the cache.
 constexpr int64_t few_strip = 64;
 
-// Rows of b in a task: equally many for every thread, in at most tasks_per_thread rounds of two
-// tiles or more, so that no thread waits long for the last task.
-int64_t few_stretch(int64_t n, int64_t threads) {
-  const int64_t tiles = ceil_div(n, few_tile);
-  const int64_t turns = std::clamp<int64_t>(tiles / (2 * threads), 1, tasks_per_thread);
-  return ceil_div(tiles, turns * threads) * few_tile;
+// Rows of b in a task: so few that no thread waits long for the last task, and enough to keep
+// prefetching worth it. Tasks next to each other go to one thread (run_adjacent).
+constexpr int64_t few_bytes = 128 << 10;
+int64_t few_stretch(int64_t n, int64_t row_bytes, int64_t threads) {
+  const int64_t share = ceil_div(ceil_div(n, few_tile), threads);
+  if (row_bytes == 0) return share * few_tile;
+  return std::clamp<int64_t>(few_bytes / (row_bytes * few_tile), 1, share) * few_tile;
 }
 
 void run_few(Threads& threads, Scratch& scratch, const GemmTable& table, const GemmFew& few,
              const GemmProblem& g) {
   const int64_t ld = few_strip + 16, acc_floats = round_up(g.m, few_tile) * ld;
   const int64_t packed = round_up(few.packed_bytes(g.m, g.k), 64);
-  const int64_t stretch = few_stretch(g.n, threads.count());
+  const int64_t stretch = few_stretch(g.n, g.k * size_of(g.ab_type), threads.count());
   std::byte* a = scratch.get(packed + threads.count() * acc_floats * 4);
   float* accs = reinterpret_cast<float*>(a + packed);
   few.pack(a, {g.a, g.lda, false}, g.m, g.k);
@@ -309,7 +310,7 @@ void run_few(Threads& threads, Scratch& scratch, const GemmTable& table, const G
       table.finish(g, acc, ld, 0, col, g.m, cols);
     }
   };
-  threads.run(ceil_div(g.n, stretch), std::ref(task));
+  threads.run_adjacent(ceil_div(g.n, stretch), std::ref(task));
 }
 
 void check(const GemmProblem& g) {

@@ -70,7 +70,7 @@ void gemm_quantised(Threads& threads, Scratch& scratch, const GemmTable& table,
                              own + acc_bytes);
     table.finish(g, acc, ld, row, col, rows, std::min(strip, g.n - col));
   };
-  threads.run(strips * blocks, std::ref(multiply));
+  threads.run_adjacent(strips * blocks, std::ref(multiply));
 }
 
 }  // namespace hearth::inline cpu

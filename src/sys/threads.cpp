@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -24,8 +25,22 @@ void relax() {
 #endif
 }
 
-// A step is hundreds of short kernels, so workers spin this long for the next one before sleeping.
-constexpr int spin_rounds = 4000;
+// A step is hundreds of short kernels, so workers spin this long for the next one before they
+// sleep: longer than a decoding step leaves them idle while a token is drawn and reported.
+constexpr std::chrono::microseconds spin_time{500};
+
+// Spins until done() or for spin_time; returns done().
+template <class Done>
+bool spin(Done&& done) {
+  const auto end = std::chrono::steady_clock::now() + spin_time;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (done()) return true;
+      relax();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return done();
+}
 
 }  // namespace
 
@@ -68,9 +83,7 @@ struct Threads::Pool {
   void loop(int worker) {
     uint64_t seen = 0;
     for (;;) {
-      for (int i = 0; i < spin_rounds && ticket.load(std::memory_order_acquire) == seen; ++i)
-        relax();
-      if (ticket.load(std::memory_order_acquire) == seen) {
+      if (!spin([&] { return ticket.load(std::memory_order_acquire) != seen; })) {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return stop || ticket.load(std::memory_order_acquire) != seen; });
         if (stop) return;
@@ -115,12 +128,19 @@ void Threads::run(int64_t pieces, const std::function<void(int64_t, int)>& body)
   }
   p.wake.notify_all();
   p.work(0);
-  for (int spins = 0; p.busy.load(std::memory_order_acquire) != 0; ++spins)
-    if (spins > spin_rounds)
-      std::this_thread::yield();
-    else
-      relax();
+  const auto done = [&] { return p.busy.load(std::memory_order_acquire) == 0; };
+  if (!spin(done))
+    while (!done()) std::this_thread::yield();
   if (p.error) std::rethrow_exception(p.error);
+}
+
+void Threads::run_adjacent(int64_t pieces, const std::function<void(int64_t, int)>& body) {
+  const int64_t threads = count(), turns = (pieces + threads - 1) / threads;
+  if (pieces <= 1 || threads == 1) return run(pieces, body);
+  run(threads * turns, [&](int64_t i, int worker) {
+    const int64_t piece = i % threads * turns + i / threads;
+    if (piece < pieces) body(piece, worker);
+  });
 }
 
 void Threads::ranges(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {

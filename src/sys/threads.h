@@ -23,6 +23,11 @@ class Threads {
   // overlap.
   void run(int64_t pieces, const std::function<void(int64_t piece, int worker)>& body);
 
+  // Like run(), but as long as the threads keep in step, the pieces of one thread follow each
+  // other: for pieces that lie one after another in memory, so that a thread reads on where it
+  // prefetched.
+  void run_adjacent(int64_t pieces, const std::function<void(int64_t piece, int worker)>& body);
+
   // Splits [0, n) into pieces of `grain` (the last may be shorter) and calls body(begin, end).
   void ranges(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 

@@ -154,14 +154,16 @@ TEST(Threads, RunsEachPieceOnce) {
     Threads threads(count);
     ASSERT_EQ(threads.count(), count);
     for (int64_t pieces : {0, 1, 2, 7, 1000}) {
-      std::vector<std::atomic<int>> seen(static_cast<size_t>(pieces));
-      std::atomic<bool> in_range{true};
-      threads.run(pieces, [&](int64_t i, int worker) {
-        ++seen[size_t(i)];
-        if (worker < 0 || worker >= count) in_range = false;
-      });
-      EXPECT_TRUE(in_range);
-      for (const auto& n : seen) EXPECT_EQ(n.load(), 1);
+      for (const auto run : {&Threads::run, &Threads::run_adjacent}) {
+        std::vector<std::atomic<int>> seen(static_cast<size_t>(pieces));
+        std::atomic<bool> in_range{true};
+        (threads.*run)(pieces, [&](int64_t i, int worker) {
+          ++seen[size_t(i)];
+          if (worker < 0 || worker >= count) in_range = false;
+        });
+        EXPECT_TRUE(in_range);
+        for (const auto& n : seen) EXPECT_EQ(n.load(), 1);
+      }
     }
   }
   EXPECT_GE(Threads().count(), 1);
