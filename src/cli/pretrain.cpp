@@ -155,7 +155,7 @@ void run(const PretrainFlags& f) {
   check_tokenizer(spec, f);
   if (!spec.train.val.empty() && !f.run.goes_on())
     note_shared_files(spec, files_of(spec.train.data), files_of(spec.train.val));
-  if (!spec.goes_on()) spec.train.losses.expect_effect(spec.model);
+  if (!spec.goes_on()) spec.train.losses.expect_effect(spec.model, {});
   const TrainDType d = spec.train.dtype;
   const std::unique_ptr<Backend> backend =
       make_backend(f.common, {.tf32 = d == TrainDType::tf32, .fp16 = d == TrainDType::fp16});

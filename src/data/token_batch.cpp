@@ -38,7 +38,7 @@ void further_targets(std::span<int32_t> out, const BatchView& b, std::span<const
   for (size_t i = 0; i < b.rows.size(); ++i) asked[size_t(b.rows[i])] = int64_t(i);
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const int64_t row = b.rows[i], further = row + by;
-    if (row % b.T + by >= b.T) continue;
+    if (row % b.T + by >= b.T || (!b.taught.empty() && !b.taught[i])) continue;
     const int64_t at = asked[size_t(further)];
     if (at >= 0 && positions[size_t(further)] == positions[size_t(row)] + by)
       out[i] = b.targets[size_t(at)];

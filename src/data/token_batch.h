@@ -19,6 +19,7 @@ struct TokenBatch {
   std::vector<int32_t> documents = {};  // (B, T) for a document mask; empty: none
   std::vector<int32_t> counts = {};     // (B, T): 0 for padding; empty: none
   std::vector<int32_t> rows = {}, targets = {};
+  std::vector<uint8_t> taught = {};  // of each row: 0: modules do not learn it; empty: they do
 };
 
 // A batch as programs read it. Without `rows` every position is asked about: `targets` is (B, T),
@@ -33,6 +34,7 @@ struct BatchView {
         counts(b.counts),
         rows(b.rows),
         targets(b.targets),
+        taught(b.taught),
         count(int64_t(b.rows.size())) {}
   BatchView(const Batch& b, int64_t B, int64_t T, bool masks_documents)
       : B(B), T(T), tokens(b.tokens), positions(b.positions), targets(b.targets), count(b.count) {
@@ -42,6 +44,7 @@ struct BatchView {
 
   int64_t B, T;
   std::span<const int32_t> tokens, positions, documents, counts, rows, targets;
+  std::span<const uint8_t> taught;
   int64_t count;  // targets that count
 };
 
@@ -49,8 +52,8 @@ struct BatchView {
 void check_batch(const BatchView&, int64_t vocab);
 
 // The target `by` tokens further than that of each row that a batch asks about, if that row is
-// asked about too and belongs to the same sequence; otherwise `out` is left as it is. `positions`
-// are those of all tokens.
+// asked about too and belongs to the same sequence; otherwise, and for rows that are not `taught`,
+// `out` is left as it is. `positions` are those of all tokens.
 void further_targets(std::span<int32_t> out, const BatchView&, std::span<const int32_t> positions,
                      int64_t by);
 // How many rows have such a target. Of a batch that asks about all positions these are the targets

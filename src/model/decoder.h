@@ -50,6 +50,9 @@ struct DecoderMode {
   // they are not computed. Those of module k at a token predict the token k + 2 further. Without a
   // cache only.
   std::vector<Var>* further = nullptr;
+  // Gradients of the modules stop at the states, the embedding and whatever else of the model they
+  // read, so that the model's own gradients are those without modules.
+  bool detached = false;
   std::vector<Routing>* routings = nullptr;  // receives the routing of each layer with experts
 };
 

@@ -8,6 +8,15 @@
 
 namespace hearth::inline model {
 
+namespace {
+
+// The same values, through which no gradient flows.
+Var detached(Tape& t, Var v) {
+  return t.view(t.rows(v, 0, t.shape(v).numel() / t.shape(v)[-1]), t.shape(v));
+}
+
+}  // namespace
+
 std::vector<LayerSpec> layers_with_modules(const ModelConfig& c) {
   std::vector<LayerSpec> all = layer_specs(c);
   if (c.mtp) all.insert(all.end(), size_t(c.mtp), mtp_layer(c));
@@ -31,6 +40,10 @@ Var BlockBuilder::module_states(int64_t k, Var ids, Var h, Var table) {
 // Module k reads the states of the previous one (or of the model) and the embedding of the token k
 // + 1 further, which are zeros where the sequence ends.
 void BlockBuilder::record_mtp(Var x, Var table) {
+  if (mode.detached) {
+    x = detached(t, x), table = detached(t, table);
+    if (relative) relative = detached(t, relative);
+  }
   const auto module = [&](int64_t k, Var h) {
     return module_states(k, further_tokens(t, inputs.tokens, inputs.positions, k + 1), h, table);
   };

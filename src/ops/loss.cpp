@@ -121,7 +121,8 @@ Var head_loss(Tape& t, Var x, Var w, Var targets, const HeadSpec& spec) {
   const Var nll = t.result(prefix + "nll", {N, 1}, t.acc());
   const Var z = spec.z_loss > 0 ? t.temp({N, 1}, t.acc()) : Var{};
   const Var flat_x = t.view(x, {N, C}), flat_targets = t.view(targets, {N, 1});
-  const bool grad_x = spec.grad && t.needs_grad(x), grad_w = spec.grad && t.needs_grad(w);
+  const bool grad_x = spec.grad && t.needs_grad(x);
+  const bool grad_w = spec.grad && spec.grad_w && t.needs_grad(w);
   const Var dx = grad_x ? t.temp(t.shape(x)) : Var{};
   const Var flat_dx = grad_x ? t.view(dx, {N, C}) : Var{};
   HeadProducts products(t, tiles, {.trains = spec.grad, .scale = spec.scale});

@@ -142,6 +142,7 @@ struct HeadSpec {
   int64_t chunk_rows = 0;  // of logits at a time; 0: as many as make about chunk_bytes
   int64_t chunk_bytes = least_logits_chunk_bytes;
   bool grad = false;        // training: also record the gradients of x and w
+  bool grad_w = true;       // off: that of x alone
   bool acc_logits = false;  // logits in acc, as in head_logprob; not with grad
   LossTerm term = {.name = "next_token"};
   float z_loss = 0;  // weight of a second term, "z_loss": the mean square of logsumexp(logits)

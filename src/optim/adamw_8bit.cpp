@@ -37,7 +37,7 @@ void record_coded(Tape& t, const ParamStore& store, const UpdateVars& vars, cons
                   Group g) {
   std::vector<const ParamSpec*> params;
   for (const ParamSpec& p : store.specs())
-    if (p.trainable && p.group == g) params.push_back(&p);
+    if (is_updated(vars.which, p) && p.group == g) params.push_back(&p);
   if (params.empty()) return;
   const RuleSpec rule = spec.rule_of(UpdateRule::adamw, g);
   // Neither the elements nor the scales have padding, so that scale i belongs to block i.
@@ -46,7 +46,8 @@ void record_coded(Tape& t, const ParamStore& store, const UpdateVars& vars, cons
            slot_size(scale_slot(scales[0], {g}), *p) * code_block == p->shape.numel();
   });
   if (whole)
-    return record_range(t, store, vars, rule, g, [&](Part part) { return t.flat(store, part, g); });
+    return record_range(t, store, vars, rule, g,
+                        [&](Part part) { return updated_range(t, store, part, g, vars.which); });
   for (const ParamSpec* p : params) {
     const auto scope = t.scope(p->name);
     record_range(t, store, vars, rule, g, [&](Part part) { return t.of_param(store, part, *p); });

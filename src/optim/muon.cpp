@@ -74,11 +74,11 @@ struct MatrixBatch {
 };
 
 // All matrices by shape, in the order of the parameters.
-std::vector<MatrixBatch> matrices_by_shape(const ParamStore& store, MuonHeads split,
+std::vector<MatrixBatch> matrices_by_shape(const ParamStore& store, Updated which, MuonHeads split,
                                            bool by_neuron) {
   std::vector<MatrixBatch> all;
   for (const ParamSpec& p : store.specs()) {
-    if (!p.trainable || p.group != Group::matrix) continue;
+    if (!is_updated(which, p) || p.group != Group::matrix) continue;
     const int64_t C = p.shape[1];
     int64_t at = store.begin(Part::weight, p);
     int64_t neuron = by_neuron ? store.begin(store.slot(neuron_slot, Group::matrix), p) : 0;
@@ -270,7 +270,7 @@ std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
     muon.slots.push_back(
         {.name = neuron_slot, .groups = matrices, .shape = neuron_shapes[size_t(split)]});
   muon.record = [=](Tape& t, const ParamStore& store, const UpdateVars& vars) {
-    const std::vector<MatrixBatch> all = matrices_by_shape(store, split, by_neuron);
+    const std::vector<MatrixBatch> all = matrices_by_shape(store, vars.which, split, by_neuron);
     if (all.empty())
       fail_usage("--optimizer",
                  "Muon updates weight matrices, and this run trains none; choose adamw");
@@ -281,7 +281,7 @@ std::vector<Optimizer> make(const UpdateSpec& spec, bool by_neuron) {
   muon.product_flops = [=](const ParamStore& store) {
     const bool exact = is_exact(spec, product_dtype(store.dtype()));
     double flops = 0;
-    for (const MatrixBatch& b : matrices_by_shape(store, split, false))
+    for (const MatrixBatch& b : matrices_by_shape(store, Updated::all, split, false))
       flops += product_flops_of(b, exact);
     return flops;
   };

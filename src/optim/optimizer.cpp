@@ -6,17 +6,31 @@
 #include <set>
 #include <utility>
 
+#include "model/decoder.h"
 #include "sys/error.h"
 
 namespace hearth::inline optim {
 namespace {
 
+// Elements of the groups before g.
+int64_t size_before(const ParamStore& store, int g, Updated which) {
+  int64_t n = 0;
+  for (int before = 0; before < g; ++before) {
+    const Stretch s = stretch_of(store, Part::weight, Group(before), which);
+    n += s.end - s.begin;
+  }
+  return n;
+}
+
 void record_group(Tape& t, const ParamStore& store, const UpdateVars& vars, Group g,
                   const RuleSpec& rule, const std::vector<SlotSpec>& slots) {
-  RuleVars v{.weight = t.flat(store, Part::weight, g), .grad = t.flat(store, Part::grad, g)};
-  if (store.has_master()) v.master = t.flat(store, Part::master, g);
-  for (const SlotSpec& s : slots) v.slots.push_back(t.flat(store, store.slot(s.name, g), g));
-  for (int before = 0; before < int(g); ++before) v.first += store.range_size(Group(before));
+  const auto range = [&](Part p) { return updated_range(t, store, p, g, vars.which); };
+  RuleVars v{.weight = range(Part::weight), .grad = range(Part::grad)};
+  if (store.has_master()) v.master = range(Part::master);
+  for (const SlotSpec& s : slots) v.slots.push_back(range(store.slot(s.name, g)));
+  // The model's elements have the numbers that they have without modules; those of modules follow.
+  if (vars.which == Updated::modules) v.first = size_before(store, group_count, Updated::model);
+  v.first += size_before(store, int(g), vars.which);
   record_rule(t, rule, vars, v);
 }
 
@@ -24,6 +38,41 @@ constexpr std::array<std::string_view, group_count> group_names{"matrix", "head"
                                                                 "vector"};
 
 }  // namespace
+
+bool is_updated(Updated which, const ParamSpec& p) {
+  return p.trainable && (which == Updated::all || is_of_module(p) == (which == Updated::modules));
+}
+
+Stretch stretch_of(const ParamStore& store, Part part, Group g, Updated which) {
+  if (which == Updated::all) return {0, store.range_size(g, part)};
+  Stretch all{};
+  int64_t size = 0;
+  for (const ParamSpec& p : store.specs()) {
+    if (p.group != g || !is_updated(which, p) || !store.has(part, p)) continue;
+    const int64_t at = store.begin(part, p);
+    const int64_t n = part < Part::slot
+                          ? padded_size(p)
+                          : slot_size(store.slots()[size_t(part) - size_t(Part::slot)], p);
+    all = size == 0 ? Stretch{at, at + n}
+                    : Stretch{std::min(all.begin, at), std::max(all.end, at + n)};
+    size += n;
+  }
+  if (size != all.end - all.begin)
+    fail("optimizer", "expected the parameters of modules before or after all others of group {}",
+         group_names[size_t(g)]);
+  return all;
+}
+
+Var elements(Tape& t, Var flat, const Stretch& s) {
+  constexpr int64_t width = 64;  // every parameter begins at a multiple of this
+  const int64_t n = t.shape(flat).numel();
+  if (s.begin == 0 && s.end == n) return flat;
+  return t.rows(t.view(flat, {n / width, width}), s.begin / width, (s.end - s.begin) / width);
+}
+
+Var updated_range(Tape& t, const ParamStore& store, Part part, Group g, Updated which) {
+  return elements(t, t.flat(store, part, g), stretch_of(store, part, g, which));
+}
 
 void record_rule(Tape& t, const RuleSpec& rule, const UpdateVars& vars, const RuleVars& v) {
   std::vector<Var> in{v.grad, vars.gate, vars.scalars, v.factors},
@@ -110,7 +159,8 @@ Optimizer elementwise(UpdateRule rule, std::vector<SlotSpec> slots, const Update
           .record = [=](Tape& t, const ParamStore& store, const UpdateVars& vars) {
             for (int i = 0; i < group_count; ++i) {
               const Group g = Group(i);
-              if (!groups.has(g) || store.range_size(g) == 0) continue;
+              const Stretch own = stretch_of(store, Part::weight, g, vars.which);
+              if (!groups.has(g) || own.begin == own.end) continue;
               record_group(t, store, vars, g, spec.rule_of(rule, g), slots);
             }
           }};

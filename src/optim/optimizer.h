@@ -37,6 +37,9 @@ struct UpdateSpec {
   // How far an update moves the selection biases of routers (BalanceBiasArgs); 0: not at all.
   float balance_rate = 0;
   bool tied_head = false;  // the head and the token table are one matrix: see optim/tied_head.h
+  // Modules of multi-token prediction are clipped by their own gradient norm and skipped alone, so
+  // that they do not affect the update of the model.
+  bool modules_apart = false;
 
   // A note about all numbers of groups that the store lacks; empty: there are none.
   std::string oddity(const ParamStore&) const;
@@ -56,11 +59,27 @@ struct UpdateSpec {
   }
 };
 
+// Which parameters an update changes: the modules of multi-token prediction may have a gate of
+// their own (UpdateSpec::modules_apart).
+enum class Updated : uint8_t { all, model, modules };
+
 // The inputs of every optimizer; gradients come from the store.
 struct UpdateVars {
   Var gate;     // UpdateState: whether to skip the step, gradient scale
   Var scalars;  // Scalars
+  Updated which = Updated::all;
 };
+
+bool is_updated(Updated, const ParamSpec&);
+// The elements of one group's range of a part that an update changes. They must be contiguous.
+struct Stretch {
+  int64_t begin = 0, end = 0;
+};
+Stretch stretch_of(const ParamStore&, Part, Group, Updated);
+// These elements as a value.
+Var updated_range(Tape&, const ParamStore&, Part, Group, Updated);
+// Elements of a flat buffer or of a group's range of it.
+Var elements(Tape&, Var flat, const Stretch&);
 
 struct Optimizer {
   Groups groups = Groups::all();

@@ -61,6 +61,17 @@ Tape begin_tape(const LogprobProgramsSpec& spec, const std::string& name,
   return t;
 }
 
+Var policy_logprob(Tape& t, const ModelConfig& model, Var x, Var targets,
+                   const LogprobProgramsSpec& spec, int64_t keep_bytes) {
+  return head_logprob(t, x, head_weight(t, model), targets,
+                      {.scale = model.logit_scale,
+                       .softcap = model.logit_softcap,
+                       .temperature = spec.temperature,
+                       .entropy = spec.entropy,
+                       .chunk_bytes = spec.logits_bytes,
+                       .keep_bytes = keep_bytes});
+}
+
 }  // namespace
 
 Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string& name,
@@ -74,7 +85,7 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
   const bool balances = learns && !model.lora;
   const float balance = balances ? spec.losses.balance_loss : 0;
   const float router_z = balances ? spec.losses.router_z_loss : 0;
-  const bool modules = learns && spec.modules && model.mtp;
+  const bool modules = t.trains && spec.modules && model.mtp;
   const auto declare = [&] {
     DecoderInputs in = declare_inputs(t, key.B, key.T, key.documents);
     if (t.trains && model.moe && key.rows)  // other batches have no padding
@@ -96,28 +107,27 @@ Tape LogprobPrograms::record(const LogprobProgramsSpec& spec, const std::string&
                          .balance_loss = balance,
                          .router_z_loss = router_z,
                          .further = modules ? &further : nullptr,
+                         .detached = !learns,
                          .routings = &routings});
   const Var wanted = rows ? gather_rows(t, x, rows) : x;
+  const MtpLossVars learned{further, targets, in.positions, rows, module_targets};
   if (learns || evaluates) {
     const HeadSpec head{
         .chunk_bytes = spec.logits_bytes, .grad = learns, .acc_logits = evaluates && key.rows};
     record_losses(t, model, wanted, targets, spec.losses, head);
-    if (modules)
-      record_mtp_losses(t, model, {further, targets, in.positions, rows, module_targets},
-                        spec.losses.mtp_loss, head);
+    if (modules) record_mtp_losses(t, model, learned, spec.losses.mtp_loss, head);
     record_further_losses(t, model, wanted, rows ? Var{} : in.positions, targets,
                           spec.losses.further_loss, head);
     if (learns) router_losses(t, routings, {balance, router_z, router_load_name(t)});
   } else {
-    const Var y = head_logprob(t, wanted, head_weight(t, model), targets,
-                               {.scale = model.logit_scale,
-                                .softcap = model.logit_softcap,
-                                .temperature = spec.temperature,
-                                .entropy = spec.entropy,
-                                .chunk_bytes = spec.logits_bytes,
-                                .keep_bytes = keep_bytes});
+    const Var y = policy_logprob(t, model, wanted, targets, spec, keep_bytes);
     if (t.trains) router_loads(t, routings, router_load_name(t));
     if (t.trains) t.host_grad(y, "dlogprob");
+    if (modules) {
+      t.add_loss({.name = "policy"});  // the host computes it: UpdateProgram::set_loss()
+      record_mtp_losses(t, model, learned, spec.losses.mtp_loss,
+                        {.chunk_bytes = spec.logits_bytes, .grad = true, .grad_w = false});
+    }
   }
   if (t.trains) differentiate(t);
   return t;
@@ -156,14 +166,15 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
   if (key.rows) p.asked = input("rows");
   if (key.documents) p.documents = input("documents");
   if (exec.tape().find(name + ".counts")) p.counts = input("counts");
-  if (learns && exec.tape().find(name + ".module_targets"))
-    p.module_targets = input("module_targets");
+  if (exec.tape().find(name + ".module_targets")) p.module_targets = input("module_targets");
   if (const std::string load = router_load_name(exec.tape()); exec.tape().find(load))
     p.load = {memory_.state, load};
-  if (learns || kind == Kind::nll_eval) {
-    p.nll = result("nll");
+  if (!exec.tape().losses.empty()) {
     p.losses = {memory_.state, exec.tape().loss_buffer};
     p.scalars = {memory_.state, "scalars"};
+  }
+  if (learns || kind == Kind::nll_eval) {
+    p.nll = result("nll");
   } else {
     p.logprob = result("logprob");
     if (spec_.entropy) p.entropy = result("entropy");
@@ -257,16 +268,17 @@ std::span<const float> LogprobPrograms::arrived(Arrival& a) const {
   return {reinterpret_cast<const float*>(a.transfer->wait()), begun_rows_};
 }
 
-void LogprobPrograms::begin(const BatchView& b, bool first) {
+void LogprobPrograms::begin(const BatchView& b, bool first, const Scalars& s) {
   const Program& p = prepare(b, first ? Kind::first : Kind::next);
-  p.exec->run_part(0);
   pending_ = trained_ = &p, begun_rows_ = b.rows.size();
+  if (p.scalars) set_scalars(b, s, first);
+  p.exec->run_part(0);
   fetch(logprob_, p.logprob);
   if (spec_.entropy) fetch(entropy_, p.entropy);
 }
 
-Logprobs LogprobPrograms::forward(const BatchView& b, bool first) {
-  begin(b, first);
+Logprobs LogprobPrograms::forward(const BatchView& b, bool first, const Scalars& s) {
+  begin(b, first, s);
   const auto copy = [](std::span<const float> v) { return std::vector<float>(v.begin(), v.end()); };
   return {copy(logprob()), spec_.entropy ? copy(entropy()) : std::vector<float>()};
 }
@@ -287,14 +299,18 @@ void LogprobPrograms::backward_of(std::span<const T> dlogprob, const Scalars& s)
 template void LogprobPrograms::backward_of(std::span<const float>, const Scalars&);
 template void LogprobPrograms::backward_of(std::span<const double>, const Scalars&);
 
-void LogprobPrograms::report_loads(nlohmann::ordered_json& to) {
-  if (!spec_.model.moe) return;
+void LogprobPrograms::report_terms(nlohmann::ordered_json& to) {
+  if (!has_terms()) return;
   for (const LossValue& l : terms_.take()) to[l.name] = l.value;
-  to["expert_load"] = expert_load();
+  if (spec_.model.moe) to["expert_load"] = expert_load();
 }
 
 void LogprobPrograms::feed(const BatchView& b, const Scalars& s, bool first) {
   trained_ = &prepare(b, first ? Kind::nll_first : Kind::nll_next);
+  set_scalars(b, s, first);
+}
+
+void LogprobPrograms::set_scalars(const BatchView& b, const Scalars& s, bool first) {
   trained_->scalars.upload(s);
   const std::vector<LossTerm>& terms = trained_->exec->tape().losses;
   if (first) shares_.assign(terms.size(), 0);

@@ -39,8 +39,8 @@ struct LogprobProgramsSpec {
   float temperature = 1;  // divides the logits
   bool entropy = false;
   bool adapters = true;    // off: the base of the model alone
-  bool modules = true;     // launch_train() trains modules of multi-token prediction too
-  LossConfig losses = {};  // of launch_train() and evaluate()
+  bool modules = true;     // trains modules of multi-token prediction too; backward(): them alone
+  LossConfig losses = {};  // of launch_train() and evaluate(); backward() has that of modules
   int64_t logits_bytes = HeadLogprobSpec{}.chunk_bytes;
   int64_t keep_bytes = 0;  // as in HeadLogprobSpec, where the memory has the room
   // Rows asked about that every program is made for, so that one serves batches which ask about
@@ -91,8 +91,8 @@ class LogprobPrograms {
   Logprobs score(const BatchView&);
   // Launches a forward pass that keeps what backward() needs: nothing else may run on this memory
   // before that. The backward pass overwrites the gradients after a `first` batch of a step, and
-  // adds to them after others.
-  void begin(const BatchView&, bool first);
+  // adds to them after others. Modules learn with inv_targets of the scalars, as in launch_train().
+  void begin(const BatchView&, bool first, const Scalars& = {});
   // What it found, of each row; waits for it. They stay until the next begin().
   std::span<const float> logprob() { return arrived(logprob_); }
   // Empty unless the spec asks for it.
@@ -100,7 +100,7 @@ class LogprobPrograms {
     return spec_.entropy ? arrived(entropy_) : std::span<const float>();
   }
   // All of this at once.
-  Logprobs forward(const BatchView&, bool first);
+  Logprobs forward(const BatchView&, bool first, const Scalars& = {});
   // d loss / d logprob of each row, without the loss scale, which is taken from the scalars.
   void backward(std::span<const float> dlogprob, const Scalars& s = {}) {
     backward_of(dlogprob, s);
@@ -108,12 +108,14 @@ class LogprobPrograms {
   void backward(std::span<const double> dlogprob, const Scalars& s = {}) {
     backward_of(dlogprob, s);
   }
-  // With experts, queues the loads of the batches since the `first` one; report_loads() waits for
-  // the oldest ones and adds them as "expert_violation" and "expert_load".
-  void send_loads() {
-    if (spec_.model.moe) send_terms(terms_);
+  // With experts or modules, queues the loads and the modules' losses of the batches since the
+  // `first` one; report_terms() waits for the oldest ones and adds them as "expert_violation",
+  // "expert_load" and "mtp_1", ...
+  bool has_terms() const { return spec_.model.moe || (spec_.modules && spec_.model.mtp); }
+  void send_terms() {
+    if (has_terms()) send_terms(terms_);
   }
-  void report_loads(nlohmann::ordered_json& to);
+  void report_terms(nlohmann::ordered_json& to);
   // Gradients of inv_targets (of the scalars) * the sum of -logprob, and of the other terms of the
   // loss, in one pass and with the model's dropout. Temperature 1. Waits for nothing: the terms of
   // the step so far are left in "<name>.losses" for an UpdateProgram of this name. For chosen rows,
@@ -173,6 +175,7 @@ class LogprobPrograms {
   const Program& bound(const Key&, Kind);
   Program bind(const std::string& name, Exec&, const Key&, Kind) const;
   const Program& prepare(const BatchView&, Kind);
+  void set_scalars(const BatchView&, const Scalars&, bool first);
   std::span<const int32_t> positions_of(const BatchView&);
   void fetch(Arrival&, const StateRef<float>&);
   std::span<const float> arrived(Arrival&) const;

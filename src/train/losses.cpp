@@ -18,8 +18,7 @@ void LossConfig::check() const {
   });
 }
 
-void LossConfig::expect_effect(const ModelConfig& model) const {
-  const LossConfig usual;
+void LossConfig::expect_effect(const ModelConfig& model, const LossConfig& usual) const {
   const auto refuse = [](const char* flag, float x, float usual, const char* why) {
     if (*why && x != 0 && x != usual) fail_usage(flag, "has no effect: {}; leave it out", why);
   };

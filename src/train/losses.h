@@ -39,8 +39,26 @@ struct LossConfig {
       "all");
   }
   void check() const;  // throws if a weight is negative or not finite
-  // Throws if a term of experts is set for a model that has none to balance.
-  void expect_effect(const ModelConfig&) const;
+  // Throws if a term is set, to another weight than the usual one, for a model that it cannot
+  // train.
+  void expect_effect(const ModelConfig&, const LossConfig& usual) const;
+};
+
+// Of DPO and GRPO: their own losses leave modules of multi-token prediction as they are.
+struct ModuleLossConfig {
+  float mtp_loss = 0;
+
+  template <class V>
+  void visit(V&& v) {
+    v("mtp_loss", mtp_loss,
+      "weight of the cross-entropy of the model's modules of multi-token prediction on the tokens "
+      "that are learned; changes only the modules; 0: the modules stay as they are");
+  }
+  explicit operator bool() const { return mtp_loss > 0; }
+  void check(const ModelConfig& model) const {
+    const LossConfig own{.mtp_loss = mtp_loss};
+    own.check(), own.expect_effect(model, {.mtp_loss = 0});
+  }
 };
 
 // Records the mean cross-entropy of `targets` (the term "next_token") and the terms of the config.

@@ -6,6 +6,7 @@
 #include "model/decoder.h"
 #include "model/files/answer_ends.h"
 #include "model/layer_spec.h"
+#include "optim/update.h"
 #include "sys/error.h"
 
 namespace hearth::inline train {
@@ -21,6 +22,7 @@ ModelConfig config_in_training(const ModelSource& source, const LoraConfig& lora
 // Without a loss, weight decay alone would move the modules.
 std::vector<ParamSpec> params_in_training(const ModelConfig& c, Modules modules) {
   std::vector<ParamSpec> all = decoder_params(c);
+  if (modules == Modules::apart) lay_modules_apart(all);
   for (ParamSpec& p : all)
     if (modules == Modules::stay && is_of_module(p)) p.trainable = false;
   return all;

@@ -11,8 +11,9 @@
 
 namespace hearth::inline train {
 
-// Whether training changes a model's modules of multi-token prediction, or saves them as they were.
-enum class Modules : uint8_t { learn, stay };
+// Whether training changes a model's modules of multi-token prediction together with the model,
+// apart from it (UpdateSpec::modules_apart), or saves them as they were.
+enum class Modules : uint8_t { learn, apart, stay };
 
 struct TrainedModel {
   // `source` is where the weights come from; nothing: random initialisation.

@@ -75,19 +75,25 @@ const Choice choices[] = {
      "llama.cpp has no architecture that computes this model, so GGUF cannot hold it: gpt_neox "
      "cannot express key_offset_pattern = O"}};
 
+// The tensors of a file that are of modules of multi-token prediction, or the others.
+std::map<std::string, std::string> tensors_of(const fs::path& path, int64_t layers, bool modules) {
+  const Safetensors file(path);
+  std::map<std::string, std::string> found;
+  for (const auto& [name, tensor] : file.tensors()) {
+    bool is_of_module = name.find("mtp.") != name.npos;
+    for (const int64_t layer : {layers, layers + 1})
+      is_of_module = is_of_module || name.starts_with(fmt::format("model.layers.{}.", layer));
+    const bool copy =
+        is_of_module && (name.ends_with("embed_tokens.weight") || name.ends_with("head.weight"));
+    if (is_of_module == modules && !copy) found[name] = std::string(to_text(tensor.bytes));
+  }
+  return found;
+}
+
 // The tensors of the modules of multi-token prediction of a model with `layers` layers, without the
 // copies that deepseek_v3 stores of the model's own embedding and head.
 std::map<std::string, std::string> module_tensors(const fs::path& model, int64_t layers) {
-  const Safetensors file(model / "latest/model.safetensors");
-  std::map<std::string, std::string> found;
-  for (const auto& [name, tensor] : file.tensors()) {
-    bool is_of_module = name.starts_with("mtp.");
-    for (const int64_t layer : {layers, layers + 1})
-      is_of_module = is_of_module || name.starts_with(fmt::format("model.layers.{}.", layer));
-    if (is_of_module && !name.ends_with("embed_tokens.weight") && !name.ends_with("head.weight"))
-      found[name] = std::string(to_text(tensor.bytes));
-  }
-  return found;
+  return tensors_of(model / "latest/model.safetensors", layers, true);
 }
 
 // A few greedy tokens of a model.
@@ -293,6 +299,103 @@ TEST_P(ModuleCommand, KeepsOrTrainsItsModules) {
     EXPECT_TRUE(read_file(tuned / "latest/model.safetensors") !=
                 read_file(base / "latest/model.safetensors"));
     EXPECT_EQ(generated(runs, tuned, {"--draft", "mtp"}), generated(runs, tuned));
+  }
+}
+
+// The values of a log without those of modules and of routers, of which modules have some.
+std::vector<nlohmann::json> log_of_model(const fs::path& run) {
+  std::vector<nlohmann::json> all;
+  std::istringstream lines(read_file(run / "log.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    nlohmann::json j = nlohmann::json::parse(line);
+    for (const char* name : {"mtp_1", "mtp_2", "expert_load", "expert_violation"}) j.erase(name);
+    all.push_back(std::move(j));
+  }
+  return all;
+}
+
+// With --mtp-loss DPO and GRPO train the modules and leave every bit of the model, its log and its
+// optimizer's state as they are without, also where gradients are clipped and the run is resumed.
+TEST_P(ModuleCommand, TrainsItsModulesBesideThePolicy) {
+  const Arguments& flags = GetParam().flags;
+  const ShortRuns runs;
+  const auto file = [&](const std::string& name) { return " " + (runs.folder / name).string(); };
+  const fs::path base = runs.folder / "base";
+  ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", base) + flags).status, 0);
+  const auto layers = std::ranges::find(flags, "--layers");
+  const int64_t L = layers == flags.end() ? 1 : std::stoi(*(layers + 1));
+  const auto before = module_tensors(base, L);
+  for (const std::string task : {"dpo", "grpo"}) {
+    if (!ShortRuns::can_run(task)) continue;
+    SCOPED_TRACE(task);
+    const std::string own =
+        task == "dpo" ? " --data" + file("pairs.jsonl") + " --batch 5 --accumulate 3 --beta 1"
+                      : " --data" + file("prompts.jsonl") +
+                            " --reward regex:[a-m] --prompts 6 --group 4 --max-completion 4"
+                            " --mu 2 --micro-tokens 40 --temperature 1.5";
+    const auto arguments = [&](const char* name) {
+      return words(task + " --run" + file(task + name) + " --model " + base.string() + own +
+                   " --steps 5 --warmup 0 --schedule constant --lr 2e-2 --clip 0.05"
+                   " --weight-decay 0.1 --threads 1 --clock 1700000000");
+    };
+    const Arguments taught = arguments("whole") + words("--mtp-loss 0.3");
+    const fs::path plain = runs.folder / (task + "plain"), whole = runs.folder / (task + "whole");
+    const fs::path parts = runs.folder / (task + "parts");
+    for (const Arguments& each : {arguments("plain"), taught,
+                                  arguments("parts") + words("--mtp-loss 0.3 --stop-after-step 2"),
+                                  Arguments{task, "--run", parts.string(), "--resume"}}) {
+      const Ran r = run(runs.folder, each);
+      ASSERT_EQ(r.status, 0) << r.err;
+    }
+    const auto model = [&](const fs::path& of, const char* name) {
+      return tensors_of(of / "latest" / name, L, false);
+    };
+    for (const char* name : {"model.safetensors", "state/optimizer.safetensors"}) {
+      const auto want = model(plain, name), got = model(whole, name);
+      ASSERT_GT(want.size(), 3u);
+      ASSERT_EQ(got.size(), want.size());
+      for (const auto& [tensor, bytes] : want) EXPECT_TRUE(got.at(tensor) == bytes) << tensor;
+      EXPECT_TRUE(read_file(whole / "latest" / name) == read_file(parts / "latest" / name));
+    }
+    EXPECT_NE(model(whole, "model.safetensors"), model(base, "model.safetensors"));
+    EXPECT_EQ(log_of_model(whole), log_of_model(plain));
+    EXPECT_EQ(read_file(whole / "log.jsonl"), read_file(parts / "log.jsonl"));
+    EXPECT_EQ(module_tensors(plain, L), before);
+    for (const auto& [name, bytes] : module_tensors(whole, L))
+      EXPECT_TRUE(bytes != before.at(name) || name.ends_with("bias")) << name;
+    // All pairs are in every step, so the loss of the modules falls.
+    std::vector<double> losses;
+    std::istringstream lines(read_file(whole / "log.jsonl"));
+    for (std::string line; std::getline(lines, line);)
+      if (const auto j = nlohmann::json::parse(line); j.contains("mtp_1"))
+        losses.push_back(j["mtp_1"].get<double>());
+    ASSERT_GT(losses.size(), 2u);
+    EXPECT_TRUE(task != "dpo" || losses.back() < losses.front() - 0.1) << losses.back();
+    EXPECT_EQ(generated(runs, whole, {"--draft", "mtp"}), generated(runs, whole));
+  }
+}
+
+// A weight for modules that there are not, or that adapters leave in the base, is refused.
+TEST(ModuleLoss, IsRefusedWhereNoModulesLearn) {
+  const ShortRuns runs;
+  const fs::path plain = runs.folder / "plain", base = runs.folder / "base";
+  ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", plain)).status, 0);
+  ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", base) + words("--mtp 1")).status, 0);
+  for (const std::string task : {"dpo", "grpo"}) {
+    const auto refusal = [&](const fs::path& model, const std::string& more, const char* what) {
+      const char* data = task == "dpo" ? "pairs.jsonl" : "prompts.jsonl";
+      const Ran r =
+          run(runs.folder, words(task + " --run " + (runs.folder / "run").string() + " --model " +
+                                 model.string() + " --data " + (runs.folder / data).string() +
+                                 (task == "dpo" ? "" : " --reward exact") + " --steps 1 " + more));
+      expect_error(r, 2, what);
+      EXPECT_FALSE(fs::exists(runs.folder / "run"));
+    };
+    refusal(plain, "--mtp-loss 0.3",
+            "[--mtp-loss] has no effect: the model has no mtp modules; leave it out");
+    refusal(base, "--mtp-loss 0.3 --lora 2",
+            "[--mtp-loss] has no effect: adapters leave modules as they are; leave it out");
+    refusal(base, "--mtp-loss -1", "[--mtp-loss] expected a weight of 0 or more, got -1");
   }
 }
 

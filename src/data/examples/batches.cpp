@@ -74,7 +74,12 @@ int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t
 TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length, bool few) {
   std::vector<std::vector<const Example*>> rows;
   for (const Preference* p : pairs) rows.push_back({&p->chosen}), rows.push_back({&p->rejected});
-  return lay_out(rows, common_length(rows, max_length, few), false);
+  TokenBatch b = lay_out(rows, common_length(rows, max_length, few), false);
+  for (const Preference* p : pairs) {
+    b.taught.insert(b.taught.end(), size_t(learned_tokens(p->chosen)), 1);
+    b.taught.insert(b.taught.end(), size_t(learned_tokens(p->rejected)), 0);
+  }
+  return b;
 }
 
 std::vector<size_t> StepOrder::of(int64_t step) const {

@@ -29,7 +29,7 @@ int64_t common_length(std::span<const std::vector<const Example*>> rows, int64_t
                       bool few = false);
 
 // A batch of pairs, with the chosen and the rejected completion in separate rows of the
-// common_length().
+// common_length(). Only chosen ones are `taught`.
 TokenBatch lay_out_pairs(std::span<const Preference* const> pairs, int64_t max_length,
                          bool few = false);
 

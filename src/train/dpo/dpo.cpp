@@ -48,6 +48,7 @@ class DpoTask : public ExampleTask {
       : ExampleTask(c, spec, model,
                     {.items = data.split.rest.size(),
                      .rows_per_item = 2,
+                     .losses = {.mtp_loss = c.modules.mtp_loss},
                      .reference = c.reference == DpoReference::live}),
         config_(c),
         data_(data.all),
@@ -78,6 +79,9 @@ class DpoTask : public ExampleTask {
   std::optional<StepReport> step(StepContext& c) override {
     const std::vector<size_t> places = chosen(c.data_step);
     const double share = 1 / double(places.size());  // weight of a pair in the mean
+    int64_t taught = 0;  // tokens of chosen answers, which modules learn
+    for (const size_t i : places) taught += learned_tokens(data_[train_[i]].chosen);
+    c.scalars.inv_targets = 1 / float(taught);
     StepReport r;
     DpoTotals totals;
     each_micro_batch(places.size(), [&](size_t begin, size_t end) {
@@ -85,7 +89,7 @@ class DpoTask : public ExampleTask {
       for (size_t i = begin; i < end; ++i) chosen.push_back(train_[places[i]]);
       const std::vector<PairSums> reference = reference_of(chosen);
       const Pairs pairs = pairs_of(chosen);
-      const Logprobs policy = programs_.forward(lay_out(pairs), begin == 0);
+      const Logprobs policy = programs_.forward(lay_out(pairs), begin == 0, c.scalars);
       std::vector<float> d;
       each_pair(pairs, policy, reference, [&](const Preference& p, const DpoPair& l) {
         totals.add(l);
@@ -96,11 +100,11 @@ class DpoTask : public ExampleTask {
       programs_.backward(d, c.scalars);
     });
     r.loss = totals.mean(totals.loss), r.examples = totals.pairs;
-    programs_.send_loads();
+    programs_.send_terms();
     c.guard.update(update(), c.scalars, r.loss);
     r.more = totals.json();
-    if (model_.config.moe)
-      r.complete = [this](StepReport& report) { programs_.report_loads(report.more); };
+    if (programs_.has_terms())
+      r.complete = [this](StepReport& report) { programs_.report_terms(report.more); };
     return r;
   }
 
@@ -206,7 +210,8 @@ RunResult dpo(const DpoConfig& c, const RunSpec& spec, Backend& backend) {
   check_config(c, spec, settings, backend);
   check_loss(c);
   c.lora.expect_no_dropout("DPO");
-  ExampleModel model(c, spec, backend, Modules::stay);
+  ExampleModel model(c, spec, backend, c.modules ? Modules::apart : Modules::stay);
+  c.modules.check(model.config);
   // A checkpoint identifies its reference model by this. With adapters it is their base.
   if (!model.base) model.base = hold_model(open_base(base_in_run(spec.run, c.model), c.lora));
   spec.phases->mark("model");

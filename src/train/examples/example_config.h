@@ -81,6 +81,7 @@ struct DpoConfig : ExampleConfig {
   DpoLoss loss = DpoLoss::sigmoid;
   double beta = 0.1, label_smoothing = 0;
   DpoReference reference = DpoReference::cached;
+  ModuleLossConfig modules;
 
   template <class V>
   void visit(V&& v) {
@@ -92,6 +93,7 @@ struct DpoConfig : ExampleConfig {
     v("label_smoothing", label_smoothing, "cdpo and robust: assumed fraction of swapped labels");
     v("reference", reference,
       "reference log-probabilities: cached (computed once, kept in a file) or live");
+    modules.visit(v);
     fp8.visit_wgrad(v);
   }
 };

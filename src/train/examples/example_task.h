@@ -52,7 +52,7 @@ class ExampleTask : public Task {
     int64_t rows_per_item = 1;
     bool documents = false;                                     // rows are packed
     LogprobPrograms::Kind kind = LogprobPrograms::Kind::first;  // of the programs that train
-    LossConfig losses = {};                                     // of nll_first
+    LossConfig losses = {};  // of nll_first; of first: that of modules
     bool reference = false;  // a reference model runs in every step
   };
   ExampleTask(const ExampleConfig&, const RunSpec&, ExampleModel&, const Shape&);
@@ -115,6 +115,7 @@ class ExampleTask : public Task {
     UpdateSpec s = config_.update_spec();
     if (shape_.kind == LogprobPrograms::Kind::nll_first)
       s.balance_rate = shape_.losses.balance_rate;
+    s.modules_apart = model_.modules == Modules::apart;
     return s;
   }
   MemoryNeed need(int64_t micro) const;

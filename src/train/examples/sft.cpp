@@ -155,7 +155,7 @@ RunResult sft(const SftConfig& c, const RunSpec& spec, Backend& backend) {
   if (spec.resume && !c.lora.spec()) expect_model_of_run(spec.run, c.model);
   c.losses.check();
   ExampleModel model(c, spec, backend, c.losses.mtp_loss > 0 ? Modules::learn : Modules::stay);
-  if (!spec.goes_on()) c.losses.expect_effect(model.config);
+  if (!spec.goes_on()) c.losses.expect_effect(model.config, {});
   spec.phases->mark("model");
   const ExampleData<Example> data = read_data(c, spec, model, read_examples);
   const auto rows = [&](const std::vector<size_t>& chosen) {

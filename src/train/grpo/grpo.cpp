@@ -300,7 +300,8 @@ GrpoResult grpo(const GrpoConfig& c, const RunSpec& spec, Backend& backend) {
   const auto settings = RunSettings::of(free_settings_of_grpo, c);
   expect_settings(spec, settings);
   TrainedModel model(open_base(base_in_run(spec.run, c.model), c.lora), c.lora, backend,
-                     storage_dtype(c.dtype), c.offload, Modules::stay);
+                     storage_dtype(c.dtype), c.offload, c.modules ? Modules::apart : Modules::stay);
+  c.modules.check(model.config);
   // The default may exceed a short context.
   if (c.max_completion > model.config.context && c.max_completion != GrpoConfig().max_completion)
     fail_usage("--max-completion", "expected 1 to the model's {} tokens, got {}",

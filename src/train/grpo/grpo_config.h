@@ -48,6 +48,7 @@ struct GrpoConfig : RunConfig, TemplateConfig {
   bool eval_write = false;
   double target_exact = 0;
   int64_t sample_every = 0;
+  ModuleLossConfig modules;
   LoraConfig lora;
 
   template <class V>
@@ -117,6 +118,7 @@ struct GrpoConfig : RunConfig, TemplateConfig {
       "stop when this fraction of the held-out prompts is answered exactly; 0: never");
     v("sample_every", sample_every,
       "steps between sampled groups written to samples.jsonl; 0: none");
+    modules.visit(v);
     fp8.visit_wgrad(v);
     lora.visit(v);
   }

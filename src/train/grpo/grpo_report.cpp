@@ -51,7 +51,7 @@ ordered_json found_in_step(const StepFindings& f, const GrpoConfig& config, cons
   for (size_t i = 0; rewards.size() > 1 && i < rewards.size(); ++i)
     more["reward_" + std::to_string(i)] =
         b.reward_parts[i] ? ordered_json(*b.reward_parts[i]) : ordered_json();
-  more.update(f.loads);
+  more.update(f.terms);
   return more;
 }
 
@@ -89,7 +89,9 @@ double flops_of_step(const StepFindings& f, const ModelConfig& model) {
   for (const Rollout& r : f.batch.rollouts) tokens += double(r.tokens.size());
   const double length = tokens / double(f.batch.rollouts.size());
   const double per_token = train_flops_per_token(model, int64_t(length));
-  const double forward = per_token / (model.lora ? 2 : 3);
+  ModelConfig sampler = model;
+  sampler.mtp = 0;  // neither rollouts nor the reference run modules
+  const double forward = train_flops_per_token(sampler, int64_t(length)) / (model.lora ? 2 : 3);
   const double scored = f.beta > 0 ? double(f.policy.tokens) : 0;  // by the reference
   return per_token * double(f.fed) + forward * (tokens + scored);
 }

@@ -37,6 +37,8 @@ GrpoStepper::GrpoStepper(const GrpoStepSpec& spec, ParamStore& store, Backend& b
                     .recompute = config_.recompute,
                     .temperature = config_.temperature,
                     .entropy = true,
+                    .modules = bool(config_.modules),
+                    .losses = {.mtp_loss = config_.modules.mtp_loss},
                     .logits_bytes = logits_chunk_bytes(backend_),
                     .keep_bytes = kept_logits_bytes(backend_)};
   programs_ = std::make_unique<LogprobPrograms>(programs_spec_, memory_);
@@ -83,7 +85,7 @@ MemoryNeed GrpoStepper::need(int64_t micro_tokens) const {
   const auto need_of = [&](LogprobPrograms::Kind kind) {
     return LogprobPrograms::need(programs_spec_,
                                  {.B = B, .T = T, .rows = B * std::min(config_.max_completion, T)},
-                                 kind, config_.update_spec());
+                                 kind, update_spec());
   };
   MemoryNeed n = need_of(LogprobPrograms::Kind::first);
   n.offload = config_.offload;
@@ -103,8 +105,7 @@ MemoryBudget GrpoStepper::budget() const {
 
 UpdateProgram& GrpoStepper::update() {
   if (!update_)
-    update_ = std::make_unique<UpdateProgram>("grpo", memory_, config_.update_spec(),
-                                              config_.fp8_update());
+    update_ = std::make_unique<UpdateProgram>("grpo", memory_, update_spec(), config_.fp8_update());
   return *update_;
 }
 
@@ -222,8 +223,8 @@ void GrpoStepper::update_weights(StepFindings& f, const std::vector<PolicySample
       ++state.version;
     }
   engine_->forget();
-  programs_->send_loads();
-  programs_->report_loads(f.loads);
+  programs_->send_terms();
+  programs_->report_terms(f.terms);
   for (double* x : {&f.policy.loss, &f.policy.entropy, &f.policy.kl, &f.policy.kl_old,
                     &f.policy.clip_low, &f.policy.clip_high})
     *x /= double(f.updates);

@@ -24,7 +24,7 @@ struct StepFindings {
   int64_t updates = 0, fed = 0;
   double lr = 0, beta = 0;
   StepSplit seconds;
-  nlohmann::ordered_json loads = nlohmann::ordered_json::object();  // of experts, last update
+  nlohmann::ordered_json terms = nlohmann::ordered_json::object();  // experts, modules: last update
 };
 
 struct GrpoStepSpec {
@@ -62,6 +62,11 @@ class GrpoStepper {
 
  private:
   void make_engine();
+  UpdateSpec update_spec() const {
+    UpdateSpec s = config_.update_spec();
+    s.modules_apart = programs_spec_.modules;
+    return s;
+  }
   EngineSpec engine_spec() const;
   MemoryNeed need(int64_t micro_tokens) const;
   int64_t fitting_micro_tokens() const;

@@ -116,19 +116,20 @@ std::vector<std::vector<float>> score_rollouts(LogprobPrograms& programs,
 
 PolicyStep policy_step(LogprobPrograms& programs, UpdateProgram& update, StepGuard& guard,
                        std::span<const PolicySample> samples, const PolicySpec& spec,
-                       const Scalars& scalars, int64_t context, LogprobGap* gap) {
+                       Scalars scalars, int64_t context, LogprobGap* gap) {
   std::vector<const Rollout*> rollouts;
   PolicyStep step;
   for (const PolicySample& s : samples) {
     rollouts.push_back(s.rollout);
     step.tokens += s.rollout->completion_tokens();
   }
+  scalars.inv_targets = 1 / float(step.tokens);
   bool first = true;
   for (const std::vector<size_t>& micro : micro_batches(rollouts, spec.micro_tokens, context)) {
     std::vector<const Rollout*> of;
     for (const size_t i : micro) of.push_back(rollouts[i]);
     const TokenBatch tokens = token_batch(of, context);
-    programs.begin(tokens, first);
+    programs.begin(tokens, first, scalars);
     first = false;
     // While the device computes, the host does the work that does not need the log-probabilities,
     // and after backward() the work that the gradient does not need.

@@ -57,6 +57,6 @@ std::vector<std::vector<float>> score_rollouts(LogprobPrograms&, std::span<const
 // One update, through the guard. If `gap` is given, the log-probabilities of the forward pass are
 // added to it.
 PolicyStep policy_step(LogprobPrograms&, UpdateProgram&, StepGuard&, std::span<const PolicySample>,
-                       const PolicySpec&, const Scalars&, int64_t context, LogprobGap* gap);
+                       const PolicySpec&, Scalars, int64_t context, LogprobGap* gap);
 
 }  // namespace hearth::inline train
