@@ -27,7 +27,9 @@ Phrase ByteGrammar::text(std::string_view bytes) {
 }
 
 Phrase ByteGrammar::byte(uint8_t low, uint8_t high) {
-  return add({.kind = GrammarExpr::Kind::byte, .low = low, .high = high});
+  const auto [at, fresh] = bytes_.try_emplace({low, high}, -1);
+  if (fresh) at->second = add({.kind = GrammarExpr::Kind::byte, .low = low, .high = high});
+  return at->second;
 }
 
 Phrase ByteGrammar::set(const CodeSet& set) {

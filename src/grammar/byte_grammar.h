@@ -60,6 +60,7 @@ class ByteGrammar {
   std::vector<GrammarExpr> exprs_;
   std::vector<Phrase> rules_;
   std::map<CodeSet, RuleId> sets_;
+  std::map<std::pair<uint8_t, uint8_t>, Phrase> bytes_;
   Phrase root_ = -1;
 };
 

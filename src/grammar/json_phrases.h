@@ -6,15 +6,27 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <tuple>
 
 #include "grammar/byte_grammar.h"
 
 namespace hearth::inline grammar {
 
-// The bounds of a number; a number that is excluded does not match itself.
+// mantissa x 10^exponent.
+struct Decimal {
+  int64_t mantissa = 0;
+  int exponent = 0;
+};
+Decimal decimal_of(const nlohmann::ordered_json& number);  // of at most 1e18 in size
+
+// A bound of a number; one that is excluded does not match itself.
+struct NumberLimit {
+  Decimal at;
+  bool excluded = false;
+};
 struct NumberBounds {
-  std::optional<int64_t> least = {}, most = {};
-  bool least_excluded = false, most_excluded = false;
+  std::vector<NumberLimit> least = {}, most = {};  // all of them hold
+  std::optional<Decimal> multiple = {};            // more than 0
 };
 
 class JsonPhrases {
@@ -50,13 +62,31 @@ class JsonPhrases {
  private:
   using Codes = std::vector<std::u32string>;
   Phrase except(const Codes& names, size_t begin, size_t end, size_t skip);
-  Phrase digits_between(std::string_view low, std::string_view high, bool free_low, bool free_high);
-  Phrase whole(int64_t low, int64_t high);
-  Phrase magnitude(int64_t low, int64_t high, bool low_excluded, bool high_excluded);
+  // The numbers from low to high, in digits, with a point before the last `decimals` of them, that
+  // are multiples of the step.
+  struct DigitRange {
+    std::string low, high;  // equally long
+    int decimals;
+    int64_t step;
+  };
+  // Where a number is: its digits so far are above the first ones of low, below those of high; what
+  // is left must be `rest` modulo the step.
+  struct DigitPlace {
+    size_t at = 0;
+    bool above = false, below = false;
+    int64_t rest = 0;
+    bool operator==(const DigitPlace&) const = default;
+  };
+  static bool can_end(const DigitRange&, const DigitPlace&);
+  Phrase any_digits(int left, int decimals);
+  Phrase digits(const DigitRange&, const DigitPlace&);
+  Phrase bounded(NumberBounds, bool whole);
   void define_value();
 
   ByteGrammar& g_;
   std::map<std::pair<int64_t, int64_t>, RuleId> strings_;  // by their lengths
+  // Digits that the bounds leave free, by step, decimals, digits left and what they must be.
+  std::map<std::tuple<int64_t, int, int, int64_t>, RuleId> digits_;
   RuleId space_, character_, escapes_, anything_, value_, object_, array_;
 };
 

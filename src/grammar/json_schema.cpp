@@ -32,7 +32,8 @@ std::string_view type_of_keyword(std::string_view keyword) {
       {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
       {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
       {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
-      {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
+      {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
+      {"multipleOf", "number"}};
   const auto found = all.find(keyword);
   return found == all.end() ? "" : found->second;
 }
@@ -175,7 +176,7 @@ Phrase SchemaPhrases::typed(const Json& s, const std::string& type, const std::s
   if (type == "array") return array(s, path);
   if (type == "string") return string(s, path);
   if (type == "number" || type == "integer") {
-    const NumberBounds b = bounds(s, type == "integer", path);
+    const NumberBounds b = bounds(s, path);
     return located(path, [&] { return type == "number" ? json_.number(b) : json_.integer(b); });
   }
   if (type == "boolean") return g_.one_of({"true", "false"});

@@ -36,7 +36,7 @@ class SchemaPhrases {
   Phrase object(const Json&, const std::string& path);
   Phrase array(const Json&, const std::string& path);
   Phrase string(const Json&, const std::string& path);
-  NumberBounds bounds(const Json&, bool whole, const std::string& path);
+  NumberBounds bounds(const Json&, const std::string& path);
 
   const Json& resolve(const std::string& reference, const std::string& path);
   // The member of an object that has this name, or null.

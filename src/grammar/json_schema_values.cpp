@@ -145,26 +145,23 @@ Phrase SchemaPhrases::string(const Json& s, const std::string& path) {
   return json_.string(least, most);
 }
 
-NumberBounds SchemaPhrases::bounds(const Json& s, bool whole, const std::string& path) {
+NumberBounds SchemaPhrases::bounds(const Json& s, const std::string& path) {
   NumberBounds b;
-  const auto read = [&](const char* keyword, bool upper, bool excludes) {
+  const auto read = [&](const char* keyword, auto&& use) {
     const auto found = s.find(keyword);
     if (found == s.end()) return;
     if (!found->is_number() || std::abs(found->get<double>()) > most_bound)
       refuse(path, "expected {} to be a number of at most 1e18 in size", keyword);
-    const double x = found->get<double>(), inside = upper ? std::floor(x) : std::ceil(x);
-    if (inside != x && !whole)
-      refuse(path, "{} of a number that is not an integer is supported only if it is whole",
-             keyword);
-    const int64_t n = found->is_number_integer() ? found->get<int64_t>() : int64_t(inside);
-    auto& limit = upper ? b.most : b.least;
-    bool& excluded = upper ? b.most_excluded : b.least_excluded;
-    const bool out = excludes && inside == x;
-    const bool stricter = !limit || (upper ? n < *limit : n > *limit) || (n == *limit && out);
-    if (stricter) limit = n, excluded = out;
+    use(decimal_of(*found));
   };
-  read("minimum", false, false), read("exclusiveMinimum", false, true);
-  read("maximum", true, false), read("exclusiveMaximum", true, true);
+  read("minimum", [&](const Decimal& d) { b.least.push_back({d, false}); });
+  read("exclusiveMinimum", [&](const Decimal& d) { b.least.push_back({d, true}); });
+  read("maximum", [&](const Decimal& d) { b.most.push_back({d, false}); });
+  read("exclusiveMaximum", [&](const Decimal& d) { b.most.push_back({d, true}); });
+  read("multipleOf", [&](const Decimal& d) {
+    if (d.mantissa <= 0) refuse(path, "expected multipleOf to be more than 0");
+    b.multiple = d;
+  });
   return b;
 }
 

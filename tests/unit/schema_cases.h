@@ -80,6 +80,10 @@ class SchemaJudge {
     return true;
   }
   static bool number_fits(const SchemaJson& s, double x) {
+    if (s.contains("multipleOf")) {
+      const double times = x / s["multipleOf"].get<double>();
+      if (std::abs(times - std::round(times)) > 1e-6) return false;
+    }
     return !(s.contains("minimum") && x < s["minimum"].get<double>()) &&
            !(s.contains("maximum") && x > s["maximum"].get<double>()) &&
            !(s.contains("exclusiveMinimum") && x <= s["exclusiveMinimum"].get<double>()) &&
@@ -152,6 +156,7 @@ class RandomSchema {
     const int64_t low = int64_t(random_() % 4000) - 2000;
     if (below(2)) s[below(3) ? "minimum" : "exclusiveMinimum"] = low;
     if (below(2)) s[below(3) ? "maximum" : "exclusiveMaximum"] = low + 2 + below(3000);
+    if (below(4) == 0) s["multipleOf"] = below(2) ? SchemaJson(1 + below(60)) : SchemaJson(0.25);
     return s;
   }
   SchemaJson object(int depth) {

@@ -1,49 +1,13 @@
 // JSON schemas as grammars: texts written at random validate, texts that a validator takes are
 // taken, unsupported keywords are named, and hostile schemas end soon.
-#include <gtest/gtest.h>
-
 #include <random>
 
 #include "formats/json.h"
-#include "grammar/automaton.h"
-#include "grammar/json_schema.h"
+#include "unit/grammar_texts.h"
 #include "unit/message_of.h"
-#include "unit/schema_cases.h"
 
 namespace hearth {
 namespace {
-
-Automaton automaton(const SchemaJson& schema) {
-  return Automaton{Network(schema_grammar(schema, "schema"))};
-}
-Automaton automaton(const char* schema) { return automaton(SchemaJson::parse(schema)); }
-
-bool takes(Automaton& a, std::string_view text) { return a.accepts(a.read(a.start(), text)); }
-
-// A text of the grammar: random bytes, with a liking for ASCII and, after a while, for the end.
-std::string written(Automaton& a, std::mt19937& random, size_t most = 4000) {
-  std::string text;
-  StateId s = a.start();
-  while (!a.ended(s) && text.size() < most) {
-    if (a.accepts(s) && random() % 3 == 0) break;
-    std::vector<char> next, closing;
-    for (int b = 0; b < 256; ++b) {
-      if (a.step(s, uint8_t(b)) == Automaton::dead) continue;
-      if (b < 0x80 || random() % 8 == 0) next.push_back(char(b));
-      if (b == '"' || b == '}' || b == ']') closing.push_back(char(b));
-      if (next.empty() && b == 255) break;
-    }
-    if (next.empty())
-      for (int b = 0; b < 256; ++b)
-        if (a.step(s, uint8_t(b)) != Automaton::dead) next.push_back(char(b));
-    EXPECT_FALSE(next.empty()) << "a dead end after " << text;
-    if (next.empty()) break;
-    const auto& from = !closing.empty() && random() % 3 == 0 ? closing : next;
-    text += from[random() % from.size()];
-    s = a.step(s, uint8_t(text.back()));
-  }
-  return text;
-}
 
 TEST(GrammarSchema, WhatItWritesValidates) {
   std::mt19937 random(3);
@@ -58,7 +22,7 @@ TEST(GrammarSchema, WhatItWritesValidates) {
       // Some random schemas have no value.
       const std::string said = e.what();
       ASSERT_TRUE(said.find("no finite text") != said.npos ||
-                  said.find("more than the") != said.npos)
+                  said.find("lies between") != said.npos || said.find("more than the") != said.npos)
           << said;
       continue;
     }
@@ -73,48 +37,6 @@ TEST(GrammarSchema, WhatItWritesValidates) {
     }
   }
   EXPECT_GT(whole, 3000);
-}
-
-TEST(GrammarSchema, IntegerRangesAreExact) {
-  std::mt19937 random(4);
-  for (int round = 0; round < 150; ++round) {
-    const int64_t size = int64_t(std::pow(10, random() % 5)) + 5;
-    const int64_t low = int64_t(random() % uint64_t(2 * size)) - size;
-    const int64_t high = low + int64_t(random() % uint64_t(size));
-    SchemaJson s{{"type", "integer"}, {"minimum", low}, {"maximum", high}};
-    Automaton a = automaton(s);
-    for (int64_t x = low - 120; x <= high + 120; x += 1 + int64_t(random() % 3))
-      ASSERT_EQ(takes(a, std::to_string(x)), x >= low && x <= high) << s << " " << x;
-    for (const int64_t x : {low - 1, low, high, high + 1})
-      ASSERT_EQ(takes(a, std::to_string(x)), x >= low && x <= high) << s << " " << x;
-    EXPECT_FALSE(takes(a, "01"));
-    EXPECT_FALSE(takes(a, "1.0"));
-  }
-  EXPECT_THROW(automaton(R"({"type": "integer", "minimum": 3, "maximum": 2})"), Error);
-  Automaton above = automaton(R"({"type": "integer", "exclusiveMinimum": 999999999999999})");
-  EXPECT_TRUE(takes(above, "1000000000000000"));
-  EXPECT_FALSE(takes(above, "999999999999999"));
-  Automaton below = automaton(R"({"type": "number", "exclusiveMaximum": -999999999999999})");
-  EXPECT_TRUE(takes(below, "-1000000000000000"));
-  EXPECT_FALSE(takes(below, "-999999999999999"));
-}
-
-TEST(GrammarSchema, NumberBoundsHold) {
-  for (const char* s :
-       {R"({"type": "number", "minimum": 0})", R"({"type": "number", "maximum": -2})",
-        R"({"type": "number", "exclusiveMinimum": 0, "maximum": 1})",
-        R"({"type": "number", "minimum": -3, "exclusiveMaximum": 12})"}) {
-    Automaton a = automaton(s);
-    const SchemaJson schema = SchemaJson::parse(s);
-    std::mt19937 random(8);
-    for (int i = 0; i < 300; ++i) {
-      const std::string text = written(a, random);
-      EXPECT_TRUE(SchemaJudge(schema).fits(SchemaJson::parse(text))) << s << " wrote " << text;
-    }
-  }
-  Automaton a = automaton(R"({"type": "number", "exclusiveMinimum": 0, "maximum": 1})");
-  for (const char* t : {"0.5", "1", "1.0", "0.001"}) EXPECT_TRUE(takes(a, t)) << t;
-  for (const char* t : {"0", "0.0", "1.5", "-1", "2"}) EXPECT_FALSE(takes(a, t)) << t;
 }
 
 TEST(GrammarSchema, TakesWhatTheSchemaSays) {
@@ -198,14 +120,12 @@ TEST(GrammarSchema, RefusesByNameAndPath) {
       {R"({"type": "object", "properties": {"a": {"not": {}}}})", {"not", "#/properties/a"}},
       {R"({"type": "array", "uniqueItems": true})", {"uniqueItems"}},
       {R"({"type": "object", "patternProperties": {}})", {"patternProperties"}},
-      {R"({"type": "number", "multipleOf": 3})", {"multipleOf"}},
       {R"({"if": {}, "then": {}})", {"if"}},
       {R"({"allOf": [{}, {}]})", {"allOf"}},
       {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", {"oneOf", "anyOf"}},
       {R"({"type": "string", "format": "hostname"})", {"hostname"}},
       {R"x({"type": "string", "pattern": "(?=a)"})x", {"lookahead"}},
       {R"({"type": "string", "pattern": "a", "minLength": 3})", {"minLength"}},
-      {R"({"type": "number", "minimum": 0.5})", {"minimum"}},
       {R"({"type": "strin"})", {"strin"}},
       {R"({"$ref": "#/$defs/x"})", {"#/$defs/x"}},
       {R"({"$ref": "other.json"})", {"other.json"}},
