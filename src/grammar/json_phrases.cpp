@@ -1,10 +1,8 @@
 #include "grammar/json_phrases.h"
 
 #include <algorithm>
-#include <map>
 
 #include "formats/json.h"
-#include "grammar/regex_phrase.h"
 #include "sys/error.h"
 
 namespace hearth::inline grammar {
@@ -51,29 +49,6 @@ std::vector<std::string> escapes_of(const CodeSet& set) {
     for (uint32_t code = r.first; code <= r.last; ++code)
       if (set.has(code)) texts.push_back(escape_of(code));
   return texts;
-}
-
-// Exact: days of months, leap years, hours up to 23. A time has a zone, as RFC 3339 demands.
-const std::map<std::string, std::string>& format_patterns() {
-  static const std::string day31 = "(0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])";
-  static const std::string day30 = "(0[469]|11)-(0[1-9]|[12]\\d|30)";
-  static const std::string leap =
-      "(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29";
-  static const std::string date =
-      "(\\d{4}-(" + day31 + "|" + day30 + "|02-(0[1-9]|1\\d|2[0-8]))|" + leap + ")";
-  static const std::string time =
-      "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)";
-  static const std::string byte = "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)";
-  static const std::string label = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?";
-  static const std::map<std::string, std::string> all = {
-      {"date", date},
-      {"time", time},
-      {"date-time", date + "T" + time},
-      {"uuid", "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"},
-      {"ipv4", byte + "(\\." + byte + "){3}"},
-      {"email", "[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,32}){0,3}@(" + label +
-                    "\\.){1,4}[a-z]([a-z0-9-]{0,30}[a-z0-9])?"}};
-  return all;
 }
 
 }  // namespace
@@ -142,15 +117,6 @@ Phrase JsonPhrases::written(const CodeSet& set) {
     ways.push_back(g_.one_of(std::move(texts)));
   }
   return g_.choice(std::move(ways));
-}
-
-Phrase JsonPhrases::formatted(const std::string& format) {
-  const auto found = format_patterns().find(format);
-  if (found == format_patterns().end())
-    fail_usage(g_.where(),
-               "expected a format among date, time, date-time, uuid, email and ipv4, got {}",
-               in_quotes(format));
-  return quoted(g_.call(g_.rule_of(whole_regex(g_, found->second))));
 }
 
 Phrase JsonPhrases::string_except(std::vector<std::string> names) {

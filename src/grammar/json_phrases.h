@@ -45,7 +45,6 @@ class JsonPhrases {
   Phrase written(const CodeSet&);
   // A string that is none of these.
   Phrase string_except(std::vector<std::string> names);
-  Phrase formatted(const std::string& format);
 
   Phrase value() { return g_.call(value_); }
   Phrase object() { return g_.call(object_); }

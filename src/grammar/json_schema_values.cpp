@@ -5,6 +5,8 @@
 
 #include "grammar/json_schema.h"
 #include "grammar/regex_phrase.h"
+#include "grammar/string_formats.h"
+#include "grammar/string_match.h"
 
 namespace hearth::inline grammar {
 namespace {
@@ -123,26 +125,23 @@ Phrase SchemaPhrases::array(const Json& s, const std::string& path) {
 }
 
 Phrase SchemaPhrases::string(const Json& s, const std::string& path) {
-  const int64_t least = count(s, "minLength", 0, path), most = count(s, "maxLength", -1, path);
-  const bool counts = s.contains("minLength") || s.contains("maxLength");
-  for (const char* keyword : {"pattern", "format"}) {
-    if (!s.contains(keyword)) continue;
+  StringMatch m{.least = count(s, "minLength", 0, path), .most = count(s, "maxLength", -1, path)};
+  if (m.most >= 0 && m.least > m.most)
+    refuse(path, "expected maxLength of at least minLength, got {} and {}", m.most, m.least);
+  const auto text = [&](const char* keyword) {
     if (!s[keyword].is_string()) refuse(path, "expected {} to be text", keyword);
-    if (counts) refuse(path, "minLength and maxLength are not supported beside {}", keyword);
+    return s[keyword].get<std::string>();
+  };
+  if (s.contains("pattern")) m.patterns.push_back(text("pattern"));
+  if (s.contains("format")) {
+    const bool bounded = m.most >= 0 && m.most < longest_format;
+    const std::string format = text("format"), *pattern = format_pattern(format, bounded);
+    if (!pattern)
+      refuse(path, "expected a format among {}, got {}", known_formats(), in_quotes(format));
+    m.patterns.push_back("^(?:" + *pattern + ")$");
   }
-  if (s.contains("pattern") && s.contains("format"))
-    refuse(path, "pattern is not supported beside format");
-  if (s.contains("format"))
-    return located(path, [&] { return json_.formatted(s["format"].get<std::string>()); });
-  if (s.contains("pattern"))
-    return located(path, [&] {
-      const auto write = [this](const CodeSet& set) { return json_.written(set); };
-      const auto& pattern = s["pattern"].get_ref<const std::string&>();
-      return json_.quoted(g_.call(g_.rule_of(search_regex(g_, pattern, write))));
-    });
-  if (most >= 0 && least > most)
-    refuse(path, "expected maxLength of at least minLength, got {} and {}", most, least);
-  return json_.string(least, most);
+  if (m.patterns.empty()) return json_.string(m.least, m.most);
+  return located(path, [&] { return matching_string(g_, json_, m); });
 }
 
 NumberBounds SchemaPhrases::bounds(const Json& s, const std::string& path) {

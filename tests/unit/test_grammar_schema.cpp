@@ -66,38 +66,6 @@ TEST(GrammarSchema, TakesWhatTheSchemaSays) {
   EXPECT_FALSE(takes(any, R"({"a": 01})"));
 }
 
-TEST(GrammarSchema, PatternsAndFormats) {
-  Automaton a = automaton(R"({"type": "string", "pattern": "^[a-c]+\"?$"})");
-  EXPECT_TRUE(takes(a, R"("abc")"));
-  EXPECT_TRUE(takes(a, R"("abc\"")"));
-  EXPECT_FALSE(takes(a, R"("abd")"));
-  Automaton inside = automaton(R"({"type": "string", "pattern": "x\\d"})");
-  EXPECT_TRUE(takes(inside, R"("--x7--\n")"));
-  EXPECT_FALSE(takes(inside, R"("--x--")"));
-  const auto format = [](const char* name) {
-    return automaton(SchemaJson{{"type", "string"}, {"format", name}});
-  };
-  const std::vector<std::tuple<const char*, std::string, bool>> cases = {
-      {"date", "2024-02-29", true},
-      {"date", "2023-02-29", false},
-      {"date", "1900-02-29", false},
-      {"date", "2000-02-29", true},
-      {"date", "2026-04-31", false},
-      {"time", "23:59:59.5Z", true},
-      {"time", "24:00:00Z", false},
-      {"date-time", "2026-11-17T12:00:00+01:00", true},
-      {"uuid", "123e4567-e89b-12d3-a456-426614174000", true},
-      {"ipv4", "255.0.10.199", true},
-      {"ipv4", "256.0.0.1", false},
-      {"ipv4", "01.0.0.1", false},
-      {"email", "a.b+c@example.org", true},
-      {"email", "a@b", false}};
-  for (const auto& [name, text, want] : cases) {
-    Automaton f = format(name);
-    EXPECT_EQ(takes(f, '"' + text + '"'), want) << name << " " << text;
-  }
-}
-
 TEST(GrammarSchema, Recurses) {
   Automaton tree = automaton(
       R"({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"l": {"anyOf":
@@ -123,9 +91,8 @@ TEST(GrammarSchema, RefusesByNameAndPath) {
       {R"({"if": {}, "then": {}})", {"if"}},
       {R"({"allOf": [{}, {}]})", {"allOf"}},
       {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", {"oneOf", "anyOf"}},
-      {R"({"type": "string", "format": "hostname"})", {"hostname"}},
+      {R"({"type": "string", "format": "idn-email"})", {"idn-email", "hostname, ipv4, ipv6"}},
       {R"x({"type": "string", "pattern": "(?=a)"})x", {"lookahead"}},
-      {R"({"type": "string", "pattern": "a", "minLength": 3})", {"minLength"}},
       {R"({"type": "strin"})", {"strin"}},
       {R"({"$ref": "#/$defs/x"})", {"#/$defs/x"}},
       {R"({"$ref": "other.json"})", {"other.json"}},
