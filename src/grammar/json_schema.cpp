@@ -28,11 +28,25 @@ const std::set<std::string_view> types = {"object",  "array",   "string", "numbe
 // The type that a keyword speaks about.
 std::string_view type_of_keyword(std::string_view keyword) {
   static const std::map<std::string_view, std::string_view> all = {
-      {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
-      {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
-      {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
-      {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
-      {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
+      {"properties", "object"},
+      {"required", "object"},
+      {"additionalProperties", "object"},
+      {"patternProperties", "object"},
+      {"propertyNames", "object"},
+      {"minProperties", "object"},
+      {"maxProperties", "object"},
+      {"items", "array"},
+      {"prefixItems", "array"},
+      {"minItems", "array"},
+      {"maxItems", "array"},
+      {"minLength", "string"},
+      {"maxLength", "string"},
+      {"pattern", "string"},
+      {"format", "string"},
+      {"minimum", "number"},
+      {"maximum", "number"},
+      {"exclusiveMinimum", "number"},
+      {"exclusiveMaximum", "number"},
       {"multipleOf", "number"}};
   const auto found = all.find(keyword);
   return found == all.end() ? "" : found->second;

@@ -2,7 +2,9 @@
 // keyword that would change the answer and is not supported is a usage error with its path.
 #pragma once
 
+#include <deque>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <unordered_map>
 
 #include "formats/json.h"
@@ -34,6 +36,14 @@ class SchemaPhrases {
   Phrase alternatives(const Json&, const char* keyword, const std::string& path);
   Phrase constants(const Json&, const std::string& path);
   Phrase object(const Json&, const std::string& path);
+  // Those that an object declares or requires, in the order in which they are written.
+  struct Names {
+    std::vector<std::string> all = {};
+    std::set<std::string> required = {};
+  };
+  Names names_of(const Json& properties, const Json& required, bool open, const std::string& path);
+  Phrase dictionary(const Json&, const std::string& path);
+  Phrase name(const Json&, const std::string& path);
   Phrase array(const Json&, const std::string& path);
   Phrase string(const Json&, const std::string& path);
   NumberBounds bounds(const Json&, const std::string& path);
@@ -69,6 +79,7 @@ class SchemaPhrases {
   JsonPhrases& json_;
   const Json& root_;
   const std::string where_;
+  std::deque<Json> merged_;              // schemas that are no part of the root
   std::map<const Json*, RuleId> rules_;  // of schemas that are referred to
   // The members of large objects by their names.
   std::map<const Json*, std::unordered_map<std::string_view, const Json*>> indexes_;

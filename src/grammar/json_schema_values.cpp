@@ -27,6 +27,72 @@ struct Member {
 
 }  // namespace
 
+// The name of a property that propertyNames describes.
+Phrase SchemaPhrases::name(const Json& s, const std::string& path) {
+  const Json& names = followed(s);
+  if (names == true) return json_.string_except({});
+  if (!names.is_object()) refuse(path, "expected a schema, got {}", names.type_name());
+  allow_only(names, {"type", "enum", "const", "pattern", "format", "minLength", "maxLength"}, path);
+  Json texts = names;
+  if (!texts.contains("type")) texts["type"] = "string";
+  if (texts["type"] != "string") refuse(path, "expected names of properties to be of type string");
+  return schema(merged_.emplace_back(std::move(texts)), path);
+}
+
+// An object that declares no properties. A name may come twice, so several members need not be
+// several properties.
+Phrase SchemaPhrases::dictionary(const Json& s, const std::string& path) {
+  static const Json anything = true;
+  Phrase key = -1, value = -1;
+  if (s.contains("patternProperties")) {
+    const Json& all = s["patternProperties"];
+    const bool others = s.contains("additionalProperties") && s["additionalProperties"] != false;
+    if (!all.is_object() || all.size() != 1 || others || s.contains("propertyNames"))
+      refuse(path,
+             "patternProperties is supported with one pattern, and without other properties "
+             "or propertyNames");
+    const std::string& pattern = all.begin().key();
+    key = located(path, [&] { return matching_string(g_, json_, {.patterns = {pattern}}); });
+    value = schema(*all.begin(), path + "/patternProperties/" + pattern);
+  } else {
+    const Json& more = s.contains("additionalProperties") ? s["additionalProperties"] : anything;
+    key = s.contains("propertyNames") ? name(s["propertyNames"], path + "/propertyNames")
+                                      : json_.string_except({});
+    value = schema(more, path + "/additionalProperties");
+  }
+  const int64_t least = count(s, "minProperties", 0, path);
+  const int64_t most = count(s, "maxProperties", -1, path);
+  if (least > 1) refuse(path, "minProperties is supported up to 1 without properties");
+  if (most >= 0 && least > most)
+    refuse(path, "expected at least {} properties, which is more than the maximum of {}", least,
+           most);
+  const Phrase member = g_.call(g_.rule_of(json_.member(key, value)));
+  const Phrase close = g_.sequence({json_.space(), g_.text("}")});
+  const Phrase more = g_.repeat(g_.sequence({json_.comma(), member}), 0, most < 0 ? -1 : most - 1);
+  std::vector<Phrase> ways;
+  if (least == 0) ways.push_back(close);
+  if (most != 0) ways.push_back(g_.sequence({json_.space(), member, more, close}));
+  return g_.sequence({g_.text("{"), g_.choice(std::move(ways))});
+}
+
+SchemaPhrases::Names SchemaPhrases::names_of(const Json& properties, const Json& required,
+                                             bool open, const std::string& path) {
+  Names names;
+  for (const auto& [name, value] : properties.items()) names.all.push_back(name);
+  for (const Json& name : required) {
+    if (!name.is_string()) refuse(path, "expected required to be a list of names");
+    if (!names.required.insert(name.get<std::string>()).second) continue;
+    if (member(properties, name.get<std::string>())) continue;
+    if (!open) refuse(path, "required names {}, which properties lacks", in_quotes(name.dump()));
+    names.all.push_back(name.get<std::string>());
+  }
+  for (const std::string& name : names.all)
+    if (const size_t n = code_points(name); n > most_name)
+      refuse(path, "expected names of properties of at most {} characters, got one of {}",
+             most_name, n);
+  return names;
+}
+
 // Members come in declared order, then others if the schema allows them. Each rule is the rest of
 // the object from one member on: `first` if nothing was written yet, else `later`.
 Phrase SchemaPhrases::object(const Json& s, const std::string& path) {
@@ -41,32 +107,33 @@ Phrase SchemaPhrases::object(const Json& s, const std::string& path) {
   const bool declares = !properties.empty() || !required.empty();
   const Json& more = at("additionalProperties", anything);
   const bool open = s.contains("additionalProperties") ? more != false : !declares;
-  std::vector<std::string> names;
-  std::set<std::string> demanded;
-  for (const auto& [name, value] : properties.items()) names.push_back(name);
-  for (const Json& name : required) {
-    if (!name.is_string()) refuse(path, "expected required to be a list of names");
-    if (!demanded.insert(name.get<std::string>()).second) continue;
-    if (member(properties, name.get<std::string>())) continue;
-    if (!open) refuse(path, "required names {}, which properties lacks", in_quotes(name.dump()));
-    names.push_back(name.get<std::string>());
-  }
-  for (const std::string& name : names)
-    if (const size_t n = code_points(name); n > most_name)
-      refuse(path, "expected names of properties of at most {} characters, got one of {}",
-             most_name, n);
+  const bool patterns = s.contains("patternProperties");
+  if (!declares && (open || patterns)) return dictionary(s, path);
+  for (const char* keyword : {"patternProperties", "propertyNames"})
+    if (s.contains(keyword))
+      refuse(path,
+             "{} is supported only without properties, required and a false "
+             "additionalProperties",
+             keyword);
+  const Names names = names_of(properties, required, open, path);
+  if (count(s, "minProperties", 0, path) > int64_t(names.required.size()) ||
+      (s.contains("maxProperties") &&
+       (open || count(s, "maxProperties", 0, path) < int64_t(names.all.size()))))
+    refuse(path,
+           "minProperties and maxProperties beside properties are supported only where "
+           "required and properties imply them");
   const Phrase other =
       open ? g_.call(g_.rule_of(schema(more, path + "/additionalProperties"))) : -1;
   std::vector<Member> members;
-  for (const std::string& name : names) {
+  for (const std::string& name : names.all) {
     const Json* own = member(properties, name);
     const Phrase value = own ? schema(*own, path + "/properties/" + name) : other;
-    members.push_back({json_.member(json_.literal(name), value), demanded.contains(name)});
+    members.push_back({json_.member(json_.literal(name), value), names.required.contains(name)});
   }
   const Phrase close = g_.sequence({json_.space(), g_.text("}")});
   RuleId first = g_.rule_of(close), later = first;
   if (open) {
-    const Phrase extra = g_.call(g_.rule_of(json_.member(json_.string_except(names), other)));
+    const Phrase extra = g_.call(g_.rule_of(json_.member(json_.string_except(names.all), other)));
     const Phrase rest = g_.repeat(g_.sequence({json_.comma(), extra}), 0, -1);
     later = g_.rule_of(g_.sequence({rest, close}));
     first = g_.rule_of(g_.choice({close, g_.sequence({json_.space(), extra, g_.call(later)})}));

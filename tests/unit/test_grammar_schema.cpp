@@ -90,6 +90,11 @@ TEST(GrammarSchema, RefusesByNameAndPath) {
       {R"({"type": "object", "patternProperties": {}})", {"patternProperties"}},
       {R"({"if": {}, "then": {}})", {"if"}},
       {R"({"allOf": [{}, {}]})", {"allOf"}},
+      {R"({"properties": {"a": {}}, "propertyNames": {"pattern": "b"}})", {"propertyNames"}},
+      {R"({"patternProperties": {"a": {}, "b": {}}})", {"patternProperties", "one pattern"}},
+      {R"({"type": "object", "minProperties": 2})", {"minProperties"}},
+      {R"({"properties": {"a": {}, "b": {}}, "minProperties": 1})", {"minProperties"}},
+      {R"({"type": "object", "dependentRequired": {"a": ["b"]}})", {"dependentRequired"}},
       {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", {"oneOf", "anyOf"}},
       {R"({"type": "string", "format": "idn-email"})", {"idn-email", "hostname, ipv4, ipv6"}},
       {R"x({"type": "string", "pattern": "(?=a)"})x", {"lookahead"}},
@@ -233,6 +238,41 @@ TEST(GrammarSchema, HostileSchemasAreBounded) {
       EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
     }
   }
+}
+
+struct KeywordCase {
+  const char* schema;
+  std::vector<const char*> taken, left;
+};
+void expect_takes(const std::vector<KeywordCase>& cases) {
+  for (const auto& [schema, taken, left] : cases) {
+    Automaton a = automaton(schema);
+    for (const char* t : taken) EXPECT_TRUE(takes(a, t)) << schema << " " << t;
+    for (const char* t : left) EXPECT_FALSE(takes(a, t)) << schema << " " << t;
+  }
+}
+
+TEST(GrammarSchema, NamesAndNumbersOfProperties) {
+  expect_takes(
+      {{R"({"type": "object", "patternProperties": {"^x-[a-z]+$": {"type": "integer"}}})",
+        {"{}", R"({"x-a": 1, "x-bc": 2})"},
+        {R"({"x-": 1})", R"({"x-a": "s"})", R"({"y": 1})"}},
+       {R"({"type": "object", "patternProperties": {"^\\d+$": {}}, "additionalProperties": false,
+            "minProperties": 1, "maxProperties": 2})",
+        {R"({"1": null})", R"({"1": 1, "22": []})"},
+        {"{}", R"({"1": 1, "2": 2, "3": 3})", R"({"a": 1})"}},
+       {R"({"propertyNames": {"pattern": "^[A-Z]+$", "maxLength": 2},
+            "additionalProperties": {"type": "boolean"}})",
+        {"{}", R"({"A": true, "AB": false})"},
+        {R"({"ABC": true})", R"({"a": true})", R"({"A": 1})"}},
+       {R"({"propertyNames": {"$ref": "#/$defs/c"}, "$defs": {"c": {"enum": ["red", "blue"]}}})",
+        {R"({"red": 1, "blue": {}})"},
+        {R"({"green": 1})"}},
+       {R"({"properties": {"a": {}, "b": {}}, "required": ["a"], "minProperties": 1,
+            "maxProperties": 2})",
+        {R"({"a": 1})", R"({"a": 1, "b": 2})"},
+        {"{}"}},
+       {R"({"type": "object", "maxProperties": 0})", {"{}", "{ }"}, {R"({"a": 1})"}}});
 }
 
 }  // namespace
