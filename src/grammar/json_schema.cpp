@@ -13,15 +13,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int most_nested = 64;              // schemas within schemas
 constexpr size_t most_one_of = 256;          // schemas, because all pairs are compared
 constexpr size_t most_compared = 1'000'000;  // values, names and types, over all pairs
 constexpr size_t most_searched = 16;         // members of an object without an index
 
-// Keywords that say something about a schema and nothing about its values.
 const std::set<std::string_view> annotations = {
-    "title", "description", "default",     "examples",   "$schema",  "$comment",
-    "$id",   "$defs",       "definitions", "deprecated", "readOnly", "writeOnly"};
+    "title",   "description",   "default",         "examples",        "$schema",  "$comment",
+    "$id",     "$defs",         "definitions",     "deprecated",      "readOnly", "writeOnly",
+    "example", "discriminator", "contentEncoding", "contentMediaType"};
 const std::set<std::string_view> types = {"object",  "array",   "string", "number",
                                           "integer", "boolean", "null"};
 
@@ -101,6 +100,8 @@ std::string pointer_part(std::string part) {
 
 }  // namespace
 
+bool is_annotation(std::string_view keyword) { return annotations.contains(keyword); }
+
 ErrorParts parts_of(const Error& e, std::string_view begin) {
   const std::string_view text = e.what();
   const size_t end = text.find("] ", 1 + begin.size());
@@ -115,8 +116,7 @@ SchemaPhrases::SchemaPhrases(ByteGrammar& g, JsonPhrases& json, const Json& root
 void SchemaPhrases::allow_only(const Json& s, std::initializer_list<const char*> known,
                                const std::string& path) const {
   for (const auto& [key, value] : s.items())
-    if (!annotations.contains(key) &&
-        std::ranges::find(known, std::string_view(key)) == known.end())
+    if (!is_annotation(key) && std::ranges::find(known, std::string_view(key)) == known.end())
       refuse(path, "the keyword {} is not supported here", in_quotes(key));
 }
 
@@ -138,7 +138,9 @@ Phrase SchemaPhrases::schema(const Json& s, const std::string& path) {
     refuse(path, "expected a schema, got {}", s.is_boolean() ? "false" : s.type_name());
   if (++depth_ > most_nested) refuse(path, "expected at most {} nested schemas", most_nested);
   Phrase p = -1;
-  if (s.contains("$ref")) {
+  if (s.contains("allOf")) {
+    p = schema(merged_.emplace_back(all_of(s, path)), path);
+  } else if (s.contains("$ref")) {
     p = reference(s, path);
   } else if (s.contains("enum") || s.contains("const")) {
     p = constants(s, path);
@@ -146,11 +148,6 @@ Phrase SchemaPhrases::schema(const Json& s, const std::string& path) {
     p = alternatives(s, "anyOf", path);
   } else if (s.contains("oneOf")) {
     p = alternatives(s, "oneOf", path);
-  } else if (s.contains("allOf")) {
-    allow_only(s, {"allOf"}, path);
-    if (!s["allOf"].is_array() || s["allOf"].size() != 1)
-      refuse(path, "allOf is supported with one schema only");
-    p = schema(s["allOf"][0], path + "/allOf/0");
   } else {
     p = by_type(s, path);
   }
@@ -163,8 +160,7 @@ Phrase SchemaPhrases::by_type(const Json& s, const std::string& path) {
     return (key == "uniqueItems" || key == "nullable") && value == false;
   };
   for (const auto& [key, value] : s.items())
-    if (key != "type" && !annotations.contains(key) && type_of_keyword(key).empty() &&
-        !idle(key, value))
+    if (key != "type" && !is_annotation(key) && type_of_keyword(key).empty() && !idle(key, value))
       refuse(path, "the keyword {} is not supported", in_quotes(key));
   std::vector<std::string> wanted;
   if (const auto type = s.find("type"); type != s.end()) {

@@ -20,6 +20,11 @@ struct ErrorParts {
 };
 ErrorParts parts_of(const Error&, std::string_view begin);
 
+constexpr int most_nested = 64;  // schemas within schemas
+
+// Whether a keyword says something about a schema and nothing about its values.
+bool is_annotation(std::string_view keyword);
+
 class SchemaPhrases {
  public:
   using Json = nlohmann::ordered_json;
@@ -47,6 +52,10 @@ class SchemaPhrases {
   Phrase array(const Json&, const std::string& path);
   Phrase string(const Json&, const std::string& path);
   NumberBounds bounds(const Json&, const std::string& path);
+
+  // One schema for those of allOf and the keywords beside it.
+  Json all_of(const Json&, const std::string& path);
+  void merge(Json& into, const Json&, const std::string& path) const;
 
   const Json& resolve(const std::string& reference, const std::string& path);
   // The member of an object that has this name, or null.
@@ -79,11 +88,11 @@ class SchemaPhrases {
   JsonPhrases& json_;
   const Json& root_;
   const std::string where_;
-  std::deque<Json> merged_;              // schemas that are no part of the root
+  std::deque<Json> merged_;              // schemas made of several
   std::map<const Json*, RuleId> rules_;  // of schemas that are referred to
   // The members of large objects by their names.
   std::map<const Json*, std::unordered_map<std::string_view, const Json*>> indexes_;
-  size_t compared_ = 0;
+  size_t compared_ = 0, copied_ = 0;
   int depth_ = 0;
 };
 

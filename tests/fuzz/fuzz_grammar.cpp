@@ -63,5 +63,12 @@ hearth::fuzz::Seeds seeds_json_schema() {
       R"({"properties": {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": {}, "aab": {}}, "additionalProperties":
       true})",
       R"({"allOf": [{"type": "string", "pattern": "^a\\d*|b$"}], "title": "t"})",
+      R"({"type": "number", "multipleOf": 0.25, "minimum": -1.5, "exclusiveMaximum": 90.1})",
+      R"({"type": ["string", "integer"], "format": "duration", "maxLength": 9, "multipleOf": 12})",
+      R"({"pattern": "^a+(b|c)*$", "format": "hostname", "minLength": 2, "maxLength": 8})",
+      R"({"patternProperties": {"^x": {"format": "ipv6"}}, "minProperties": 1, "maxProperties": 3})",
+      R"({"allOf": [{"properties": {"a": {"minimum": 2}}}, {"properties": {"a": {"type": "integer"}},
+      "required": ["a"]}], "type": "object"})",
+      R"({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"format": "uri"}})",
       "{}"};
 }

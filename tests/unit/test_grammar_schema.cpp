@@ -89,7 +89,9 @@ TEST(GrammarSchema, RefusesByNameAndPath) {
       {R"({"type": "array", "uniqueItems": true})", {"uniqueItems"}},
       {R"({"type": "object", "patternProperties": {}})", {"patternProperties"}},
       {R"({"if": {}, "then": {}})", {"if"}},
-      {R"({"allOf": [{}, {}]})", {"allOf"}},
+      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", {"allOf", "pattern"}},
+      {R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false}, {"properties": {"b": {}}}]})",
+       {"allOf", "additionalProperties"}},
       {R"({"properties": {"a": {}}, "propertyNames": {"pattern": "b"}})", {"propertyNames"}},
       {R"({"patternProperties": {"a": {}, "b": {}}})", {"patternProperties", "one pattern"}},
       {R"({"type": "object", "minProperties": 2})", {"minProperties"}},
@@ -273,6 +275,45 @@ TEST(GrammarSchema, NamesAndNumbersOfProperties) {
         {R"({"a": 1})", R"({"a": 1, "b": 2})"},
         {"{}"}},
        {R"({"type": "object", "maxProperties": 0})", {"{}", "{ }"}, {R"({"a": 1})"}}});
+}
+
+TEST(GrammarSchema, AllOfMergesItsSchemas) {
+  expect_takes(
+      {{R"({"allOf": [{}, true, {"type": "integer"}]})", {"1"}, {"\"a\""}},
+       {R"({"type": "object", "allOf": [{"$ref": "#/$defs/base"},
+            {"properties": {"b": {"type": "integer"}}, "required": ["b"]}],
+            "$defs": {"base": {"properties": {"a": {"type": "string"}}, "required": ["a"]}}})",
+        {R"({"a": "x", "b": 1})"},
+        {R"({"a": "x"})", R"({"b": 1})", R"({"a": "x", "b": 1, "c": 2})"}},
+       {R"({"allOf": [{"type": ["number", "string"], "minimum": 3, "maxLength": 3},
+            {"type": ["integer", "string"], "minimum": 5, "maximum": 9, "maxLength": 2}]})",
+        {"5", "9", "\"ab\""},
+        {"4", "5.5", "10", "\"abc\""}},
+       {R"({"allOf": [{"properties": {"a": {"minimum": 1}}}, {"properties": {"a": {"maximum": 3}}},
+            {"properties": {"a": {"type": "integer"}}, "additionalProperties": false}]})",
+        {"{}", R"({"a": 1})", R"({"a": 3})"},
+        {R"({"a": 0})", R"({"a": 4})", R"({"b": 1})"}},
+       {R"({"$ref": "#/$defs/n", "$defs": {"n": {"allOf": [{"$ref": "#/$defs/base"},
+            {"properties": {"next": {"$ref": "#/$defs/n"}}}]},
+            "base": {"properties": {"v": {"type": "boolean"}}, "required": ["v"]}}})",
+        {R"({"v": true})", R"({"v": true, "next": {"v": false}})"},
+        {R"({"next": {"v": false}})"}},
+       {R"({"oneOf": [{"type": "null"}, {"type": "string", "contentEncoding": "base64"}],
+            "discriminator": {"propertyName": "k"}})",
+        {"null", "\"x\""},
+        {"1"}}});
+  // References that double at every level, and one that leads to itself.
+  SchemaJson twice{{"$ref", "#/$defs/d0"}};
+  for (int i = 0; i < 40; ++i) {
+    const SchemaJson next{{"$ref", "#/$defs/d" + std::to_string(i + 1)}};
+    twice["$defs"]["d" + std::to_string(i)]["allOf"] = {next, next};
+  }
+  twice["$defs"]["d40"] = {{"type", "integer"}};
+  EXPECT_NE(message_of([&] { automaton(twice); }).find("allOf have more than"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              automaton(R"({"allOf": [{"$ref": "#"}, {"type": "string"}]})");
+            }).find("nested schemas"),
+            std::string::npos);
 }
 
 }  // namespace
