@@ -4,21 +4,23 @@
 #include "model/decoder.h"
 #include "model/files/folder.h"
 #include "sys/files/files.h"
-#include "text/tokenizer/vocabulary.h"
 
 namespace hearth {
 
-Tokenizer served_tokenizer() {
+Tokenizer served_tokenizer(const std::vector<AddedToken>& more) {
   VocabularyParts parts{.where = "test"};
   for (int i = 0; i < 256; ++i) parts.tokens.push_back({std::string(1, char(i)), int32_t(i)});
   parts.added = {{"<|end|>", 256}, {"<|user|>", 257}, {"<|assistant|>", 258}, {"<|system|>", 259}};
+  parts.added.insert(parts.added.end(), more.begin(), more.end());
   parts.eos = parts.bos = served_eos;
   return Tokenizer(make_vocabulary(std::move(parts)));
 }
 
-void write_served_folder(const std::filesystem::path& dir, bool chat_template) {
+void write_served_folder(const std::filesystem::path& dir, bool chat_template,
+                         const std::vector<AddedToken>& more) {
   ModelConfig c;
-  c.vocab = 260, c.context = served_context, c.layers = 1, c.dim = 32, c.heads = 2, c.hidden = 48;
+  c.vocab = 260 + int64_t(more.size()), c.context = served_context, c.layers = 1, c.dim = 32,
+  c.heads = 2, c.hidden = 48;
   c.init_std = 0.3f;
   c = c.resolve();
   const auto backend = make_cpu_backend(1);
@@ -29,7 +31,7 @@ void write_served_folder(const std::filesystem::path& dir, bool chat_template) {
   write_file_atomic(dir / "generation_config.json",
                     hf_generation_config_json(served_eos, served_eos));
   write_safetensors_model(dir, hf_tensors(c, params, DType::f32));
-  served_tokenizer().save(dir);
+  served_tokenizer(more).save(dir);
   if (chat_template) write_file_atomic(dir / "chat_template.jinja", served_template());
 }
 

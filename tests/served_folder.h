@@ -3,8 +3,10 @@
 
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/vocabulary.h"
 
 namespace hearth {
 
@@ -16,9 +18,11 @@ inline const char* served_template() {
          "{% if add_generation_prompt %}<|assistant|>{% endif %}";
 }
 
-// Every byte is a token, followed by <|end|> (eos), <|user|>, <|assistant|>, <|system|>.
-Tokenizer served_tokenizer();
-void write_served_folder(const std::filesystem::path&, bool chat_template = true);
+// Every byte is a token, followed by <|end|> (eos), <|user|>, <|assistant|>, <|system|> and the
+// further ones, whose ids begin at 260.
+Tokenizer served_tokenizer(const std::vector<AddedToken>& more = {});
+void write_served_folder(const std::filesystem::path&, bool chat_template = true,
+                         const std::vector<AddedToken>& more = {});
 
 // A model that, at temperature 0, answers everything with the refrain, one byte per token, repeated
 // until its context ends, so a test has time to act during a generation.

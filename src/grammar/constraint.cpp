@@ -4,6 +4,7 @@
 
 #include "formats/json.h"
 #include "grammar/json_schema.h"
+#include "grammar/tool_grammar.h"
 #include "sys/cores.h"
 #include "sys/error.h"
 
@@ -34,32 +35,11 @@ ByteGrammar choice_grammar(const ConstraintSpec& s) {
   return g;
 }
 
-// {"name": "f", "arguments": {..}} of one of the tools. Each schema is a root of its own.
-ByteGrammar tools_grammar(const ConstraintSpec& s) {
-  ByteGrammar g(s.where);
-  JsonPhrases json(g);
-  const nlohmann::ordered_json all = json_of(s);
-  std::vector<Phrase> calls;
-  for (const auto& tool : all["tools"]) {
-    const auto& name = tool["name"].get_ref<const std::string&>();
-    const bool takes = tool.contains("parameters") && !tool["parameters"].empty();
-    const Phrase arguments = takes ? SchemaPhrases(g, json, tool["parameters"],
-                                                   fmt::format("{} {}", s.where, in_quotes(name)))
-                                         .root()
-                                   : g.text("{}");
-    const std::string head =
-        fmt::format("{{\"name\": {}, {}: ", tool["name"].dump(), all["key"].dump());
-    calls.push_back(g.sequence({g.text(head), arguments, g.text("}")}));
-  }
-  g.set_root(g.choice(std::move(calls)));
-  return g;
-}
-
 ByteGrammar grammar_of(const ConstraintSpec& s) {
   ByteGrammar g = s.kind == Asked::json_object ? any_object_grammar(s.where)
                   : s.kind == Asked::regex     ? regex_grammar(s.text, s.where)
                   : s.kind == Asked::choice    ? choice_grammar(s)
-                  : s.kind == Asked::tools     ? tools_grammar(s)
+                  : s.kind == Asked::tools     ? tools_grammar(json_of(s), s.where)
                                                : schema_grammar(json_of(s), s.where);
   if (!s.before.empty() || !s.after.empty())
     g.set_root(g.sequence({g.text(s.before), g.root(), g.text(s.after)}));
@@ -79,12 +59,13 @@ int mask_threads() { return std::clamp(usable_threads() / 4, 1, 4); }
 
 Constraint::Constraint(const ByteGrammar& g, Tokenizer tokenizer,
                        std::shared_ptr<const TokenTrie> trie, std::weak_ptr<TaskThreads> threads,
-                       ConstraintLimits limits)
+                       ConstraintLimits limits, std::vector<int32_t> marks)
     : tokenizer_(std::move(tokenizer)),
       trie_(std::move(trie)),
       threads_(std::move(threads)),
       network_(std::make_shared<const Network>(g)),
       limits_(limits),
+      marks_(std::move(marks)),
       automaton_(std::make_shared<Automaton>(network_)) {
   if (automaton_->ended(automaton_->start())) fail_usage(g.where(), "only the empty text matches");
 }
@@ -179,10 +160,13 @@ MaskPtr Constraint::compute(At at) {
   return guarded([&](const Epoch& now) {
     const StateId s = find(at, now);
     int64_t work = mask_work;
-    const auto mask =
-        std::make_shared<const TokenMask>(trie_->allowed(*now.automaton, s, at.strips, work));
+    TokenMask mask = trie_->allowed(*now.automaton, s, at.strips, work);
+    for (const int32_t id : marks_) {
+      if (now.automaton->read(s, tokenizer_.bytes_of(id), work) == Automaton::dead) continue;
+      mask.bits[size_t(id) / 32] |= 1u << id % 32, mask.any = true;
+    }
     *at.work_left -= mask_work - work;
-    return mask;
+    return std::make_shared<const TokenMask>(std::move(mask));
   });
 }
 
@@ -231,8 +215,11 @@ std::shared_ptr<Constraint> ConstraintMaker::make(const ConstraintSpec& spec) {
       return kept_.front().second;
     }
   }
-  const auto made =
-      std::make_shared<Constraint>(grammar_of(spec), tokenizer_, trie_, threads_, limits_);
+  std::vector<int32_t> marks;
+  for (const std::string& text : spec.marks)
+    if (const auto id = tokenizer_.special(text)) marks.push_back(*id);
+  const auto made = std::make_shared<Constraint>(grammar_of(spec), tokenizer_, trie_, threads_,
+                                                 limits_, std::move(marks));
   const std::lock_guard lock(mutex_);
   kept_.emplace_front(spec, made);
   if (kept_.size() > most_constraints) kept_.pop_back();

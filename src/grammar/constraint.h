@@ -30,7 +30,7 @@ struct ConstraintLimits {
 class Constraint : public std::enable_shared_from_this<Constraint> {
  public:
   Constraint(const ByteGrammar&, Tokenizer, std::shared_ptr<const TokenTrie>,
-             std::weak_ptr<TaskThreads>, ConstraintLimits);
+             std::weak_ptr<TaskThreads>, ConstraintLimits, std::vector<int32_t> marks = {});
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
@@ -67,6 +67,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
   const std::weak_ptr<TaskThreads> threads_;  // a task may be the last to hold the constraint
   const std::shared_ptr<const Network> network_;
   const ConstraintLimits limits_;
+  const std::vector<int32_t> marks_;  // special tokens that may write the text
 
   std::mutex mutex_;  // of what follows; never held while an automaton reads
   std::shared_ptr<Automaton> automaton_;
@@ -106,14 +107,18 @@ struct ConstraintSpec {
   enum class Kind : uint8_t { none, json_object, json_schema, regex, choice, tools };
   Kind kind = Kind::none;
   // The schema as JSON; the pattern; a JSON list of texts; for tools {"key": .., "tools":
-  // [{"name": .., "parameters": schema}, ..]}, of which one is called.
+  // [{"name": .., "parameters": schema}, ..]}, of which one is called. With "text": {"opening": ..,
+  // "closing": .., "parallel": ..} beside them the text is free except for its calls; an opening
+  // without a closing stands at the start of the text, or is left out.
   std::string text = {};
   std::string where = {};               // names it in errors
   std::string before = {}, after = {};  // text around it
+  // Texts of special tokens that may write parts of it; no others may.
+  std::vector<std::string> marks = {};
 
   bool operator<(const ConstraintSpec& o) const {
-    return std::tie(kind, text, where, before, after) <
-           std::tie(o.kind, o.text, o.where, o.before, o.after);
+    return std::tie(kind, text, where, before, after, marks) <
+           std::tie(o.kind, o.text, o.where, o.before, o.after, o.marks);
   }
 };
 

@@ -26,7 +26,10 @@ struct ToolUse {
   std::string named = {};        // required: this one; empty: any
   nlohmann::ordered_json tools;  // as the request has them
   bool parallel = true;          // an answer may have several calls
-  // The functions that an answer may call, in the form of ConstraintSpec.
+  // Whether the answer may call a tool whose arguments must match its schema.
+  bool strict() const;
+  // The functions that an answer may call, in the form of ConstraintSpec. Where a call is not
+  // required, only a strict tool constrains its arguments.
   nlohmann::ordered_json callable() const;
   explicit operator bool() const { return choice != Choice::none; }
 };

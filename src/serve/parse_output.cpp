@@ -86,6 +86,11 @@ ordered_json parse_tool(const ordered_json& tool, const std::string& where) {
   return tool;
 }
 
+bool is_strict(const ordered_json& tool) {
+  const ordered_json& f = tool.at("function");
+  return f.contains("strict") && f["strict"] == true;
+}
+
 // The fields of older versions of vLLM that constrain an answer, each with ours for the purpose.
 void refuse_guided(Fields& f) {
   constexpr std::pair<const char*, const char*> guided[] = {
@@ -99,13 +104,21 @@ void refuse_guided(Fields& f) {
 
 }  // namespace
 
+bool ToolUse::strict() const {
+  return choice == Choice::automatic && std::ranges::any_of(tools, is_strict);
+}
+
 ordered_json ToolUse::callable() const {
   ordered_json all = ordered_json::array();
   for (const ordered_json& tool : tools) {
     const ordered_json& f = tool.at("function");
     if (!named.empty() && f.at("name") != named) continue;
+    const ordered_json given = f.contains("parameters") && f["parameters"].is_object()
+                                   ? f["parameters"]
+                                   : ordered_json::object();
+    const bool free = choice == Choice::automatic && !is_strict(tool);
     all.push_back(
-        {{"name", f.at("name")}, {"parameters", f.value("parameters", ordered_json::object())}});
+        {{"name", f.at("name")}, {"parameters", free ? ordered_json{{"type", "object"}} : given}});
   }
   return all;
 }

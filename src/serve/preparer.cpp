@@ -147,17 +147,24 @@ ToolFormat Preparer::give_tools(const ServedModel& model, Conversation& c) const
   return format;
 }
 
-// An answer that must call a tool is constrained to a call.
+// An answer that must call a tool is constrained to a call; one that may call a strict tool, to the
+// tools wherever it begins a call.
 void Preparer::use_tools(const ServedModel& model, CompletionCall& call) const {
   call.tool_format = give_tools(model, call);
-  if (call.tools.choice != ToolUse::Choice::required) return;
+  const bool required = call.tools.choice == ToolUse::Choice::required;
+  if (!required && !call.tools.strict()) return;
   const ToolForm form = tool_form(call.tool_format);
-  call.constraint = {
-      .kind = ConstraintSpec::Kind::tools,
-      .text = ordered_json{{"key", form.key}, {"tools", call.tools.callable()}}.dump(),
-      .where = "tools",
-      .before = std::string(form.before),
-      .after = std::string(form.after)};
+  ordered_json asked{{"key", form.key}, {"tools", call.tools.callable()}};
+  call.constraint = {.kind = ConstraintSpec::Kind::tools, .where = "tools"};
+  for (const std::string_view mark : {form.opening, form.closing})
+    if (!mark.empty()) call.constraint.marks.emplace_back(mark);
+  if (!required)
+    asked["text"] = {
+        {"opening", form.opening}, {"closing", form.closing}, {"parallel", call.tools.parallel}};
+  else if (!form.closing.empty())
+    call.constraint.before = fmt::format("{}{}", form.opening, form.space),
+    call.constraint.after = fmt::format("{}{}", form.space, form.closing);
+  call.constraint.text = asked.dump();
 }
 
 void Preparer::constrain(const ServedModel& model, CompletionCall& call) const {

@@ -4,6 +4,7 @@
 #include "serving.h"
 #include "sys/files/files.h"
 #include "unit/schema_cases.h"
+#include "unit/strict_tools.h"
 
 namespace hearth {
 namespace {
@@ -14,16 +15,6 @@ const std::string schema =
     R"({"type":"object","properties":{"a":{"type":"string","maxLength":4},"n":{"type":"integer",
     "minimum":0,"maximum":99}},"required":["a","n"],"additionalProperties":false})";
 const std::string ask_user = R"("messages":[{"role":"user","content":"x"}],"max_tokens":180)";
-
-const char* hermes_template =
-    "{% if tools %}{% for t in tools %}{{ t.function.name }}{% endfor %}<tool_call>{% endif %}"
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
-    "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}";
-const char* llama_template =
-    "{% for t in tools or [] %}{{ t.function.name }} \"parameters\"{% endfor %}{% for m in "
-    "messages %}"
-    "<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>";
 
 class ServingTools : public Serving {
  protected:
@@ -165,7 +156,7 @@ TEST_F(Serving, StructuredOutputs) {
 }
 
 TEST_F(ServingTools, RequiredCallsParse) {
-  for (const char* source : {hermes_template, llama_template}) {
+  for (const char* source : {hermes_template(), llama_template()}) {
     open_with(source);
     const SchemaJson want = SchemaJson::parse(schema);
     for (const std::string choice :
@@ -209,7 +200,7 @@ TEST_F(ServingTools, RequiredCallsParse) {
 
 // A call that max_tokens cuts is a partial call, as in OpenAI's API; its markup is never content.
 TEST_F(ServingTools, CutCallsArePartial) {
-  for (const char* source : {hermes_template, llama_template}) {
+  for (const char* source : {hermes_template(), llama_template()}) {
     open_with(source);
     const auto limited = [&](int most) {
       std::string body = tools(R"({"type":"function","function":{"name":"f"}})");
@@ -259,7 +250,7 @@ TEST_F(ServingTools, CutCallsArePartial) {
 }
 
 TEST_F(ServingTools, AutoNoneAndHistory) {
-  open_with(hermes_template);
+  open_with(hermes_template());
   EXPECT_EQ(answer("/v1/chat/completions", tools(R"("none")") + "}")["object"], "chat.completion");
   const json c = answer("/v1/chat/completions", tools(R"("auto")") + "}")["choices"][0];
   EXPECT_FALSE(c["message"].contains("tool_calls"));  // a random model writes none
@@ -288,6 +279,15 @@ TEST(ToolParser, FindsCallsHoweverTheTextIsSplit) {
             "Sure.\n<tool_call>\n" + call + "\n</tool_call>",
             "Sure.",
             {R"(f {"a":"</tool"})"}},
+           {ToolFormat::hermes,
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": "
+            "\"\\\"</tool_call>\"}}</tool_call>.",
+            ".",
+            {R"(f {"a":"\"</tool_call>"})"}},
+           {ToolFormat::hermes,
+            "<tool_call>{\"name\": \"f}</tool_call><tool_call>{\"name\":\"g\"}</tool_call>",
+            "<tool_call>{\"name\": \"f}</tool_call>",
+            {"g {}"}},
            {ToolFormat::hermes,
             "<tool_call>" + call + "</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>",
             "",

@@ -76,6 +76,17 @@ std::optional<ToolCall> beginning_of_call(std::string_view text) {
   return call;
 }
 
+// Where the tag that ends a call begins; not one in a string of its arguments.
+size_t end_of_call(std::string_view text) {
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!in_string && text.substr(i).starts_with(closing)) return i;
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\') ++i;
+  }
+  return text.npos;
+}
+
 }  // namespace
 
 ToolFormat tool_format_of(std::string_view source) {
@@ -88,8 +99,8 @@ ToolFormat tool_format_of(std::string_view source) {
 }
 
 ToolForm tool_form(ToolFormat f) {
-  if (f == ToolFormat::hermes) return {"<tool_call>\n", "arguments", "\n</tool_call>"};
-  return {"", "parameters", ""};
+  if (f == ToolFormat::hermes) return {opening, closing, "\n", "arguments"};
+  return {python_tag, "", "", "parameters"};
 }
 
 // Content, without white space at its ends.
@@ -137,7 +148,8 @@ ToolParser::Found ToolParser::take_hermes(bool last) {
   Found found;
   for (;;) {
     const std::string_view tag = in_call_ ? closing : opening;
-    const size_t at = held_.find(tag);
+    size_t at = in_call_ ? end_of_call(held_) : held_.find(tag);
+    if (in_call_ && last && !cut_ && at == held_.npos) at = held_.find(tag);  // a broken call
     if (at != std::string::npos) {
       const std::string text = held_.substr(0, at);
       held_.erase(0, at + tag.size());

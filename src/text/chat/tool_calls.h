@@ -18,9 +18,11 @@ enum class ToolFormat : uint8_t {
 // The format that a template with this source teaches.
 ToolFormat tool_format_of(std::string_view chat_template);
 
-// How one call is written around its arguments.
+// How one call is written.
 struct ToolForm {
-  std::string_view before, key, after;  // text before the object, the key of arguments, text after
+  std::string_view opening, closing;  // around it; an opening without a closing may be left out
+  std::string_view space;             // between them and the object
+  std::string_view key;               // of the arguments
 };
 ToolForm tool_form(ToolFormat);
 
