@@ -184,11 +184,14 @@ LogprobPrograms::Program LogprobPrograms::bind(const std::string& name, Exec& ex
 }
 
 // Programs of one shape, the same windows and the same weights share their buffers, whose names
-// begin alike. No name continues another one after a point: ProgramCache drops values by that.
+// begin alike. Only training has the losses that the weights are of. No name continues another one
+// after a point: ProgramCache drops values by that.
 const LogprobPrograms::Program& LogprobPrograms::bound(const Key& key, Kind kind) {
   const ModelConfig& model = kind == Kind::nll_eval ? spec_.evaluated() : spec_.model;
   const int64_t window = model.window, long_window = model.long_window;
-  const float mtp = model.mtp ? spec_.losses.mtp_loss : 0, further = spec_.losses.further_loss;
+  const bool weighs = kind == Kind::nll_first || kind == Kind::nll_next;
+  const float mtp = weighs && model.mtp ? spec_.losses.mtp_loss : 0;
+  const float further = weighs ? spec_.losses.further_loss : 0;
   BoundPrograms& shape = programs_.get({key, window, long_window, mtp, further}, [&] {
     std::string name = fmt::format("{} {}x{}", spec_.name, key.B, key.T);
     if (key.rows) name += fmt::format(" {}", key.rows);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "cpu/reference/reference.h"
 #include "model_cases.h"
@@ -166,6 +167,25 @@ TEST(Reshape, EvaluationKeepsTheWindowsOfTheStoredModel) {
   scheduled.eval_model.reset(), scheduled.model.window = 2;
   Training follows(*backend, scheduled);
   EXPECT_NE(follows.programs->evaluate(batch), loss);
+}
+
+// Only training has the losses of further tokens, so one program evaluates for all their weights.
+TEST(Reshape, EvaluationIsRecordedOnceForAllWeights) {
+  const auto backend = make_cpu_backend(2);
+  const ModelConfig model = model_cases()[0].config;
+  ParamStore params(*backend, decoder_params(model), DType::f32);
+  params.initialise(21);
+  Memory memory(*backend, &params);
+  LogprobPrograms programs({.model = model}, memory);
+  using Kind = LogprobPrograms::Kind;
+  std::set<const Exec*> trains, evaluates;
+  for (const float weight : {0.5f, 0.25f, 0.f, 0.5f}) {
+    programs.set_weights(weight, weight);
+    trains.insert(&programs.program({2, 8}, Kind::nll_first));
+    evaluates.insert(&programs.program({2, 8}, Kind::nll_eval));
+  }
+  EXPECT_EQ(trains.size(), 3u);
+  EXPECT_EQ(evaluates.size(), 1u);
 }
 
 // The scales of fp8 belong to the model and not to the programs of one shape.
