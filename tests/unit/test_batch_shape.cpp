@@ -168,6 +168,22 @@ TEST(BatchShapes, TheHeadFollowsItsSchedule) {
             "tied at all times");
 }
 
+// Such a change may be meant for a longer run, unlike one of windows or weights.
+TEST(BatchShapes, ChangesAfterTheEndAreTold) {
+  TrainConfig c;
+  c.steps = 30, c.seq = "0:16,29:32", c.head_schedule = "0:untied,29:tied";
+  EXPECT_TRUE(late_changes(c).empty());
+  c.steps = 29, c.head_schedule = "0:untied,100%:tied";
+  EXPECT_EQ(late_changes(c),
+            (std::vector<std::string>{
+                "--seq has a change at step 29, but the run ends at step 29: only a longer run "
+                "makes it",
+                "--head-schedule has a change at step 29, but the run ends at step 29: only a "
+                "longer run makes it"}));
+  c.seq = "16", c.head_schedule = "tied", c.tokens_per_step = "0:32,40:64", c.steps = 0;
+  EXPECT_EQ(late_changes(c).size(), 1u);
+}
+
 TEST(BatchShapes, NamesTheBatchThatDoesNotDivideAStep) {
   const auto message = [](int64_t batch, const std::string& seq, const std::string& tokens) {
     try {

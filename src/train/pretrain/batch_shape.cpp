@@ -154,6 +154,18 @@ bool has_step_size(const TrainConfig& c) {
                                         [](const auto& change) { return change.second > 0; });
 }
 
+std::vector<std::string> late_changes(const TrainConfig& c) {
+  std::vector<std::string> notes;
+  for (const auto& [flag, steps] : {std::pair("--seq", lengths_of(c)),
+                                    {"--tokens-per-step", tokens_of(c)},
+                                    {"--head-schedule", ties_of(c)}})
+    if (const int64_t last = steps.changes().back().first; last > 0 && last >= c.steps)
+      notes.push_back(fmt::format(
+          "{} has a change at step {}, but the run ends at step {}: only a longer run makes it",
+          flag, last, c.steps));
+  return notes;
+}
+
 int64_t first_step_tokens(const ModelConfig& model, const TrainConfig& c) {
   if (const int64_t tokens = tokens_of(c).at(0)) return tokens;
   const int64_t length = lengths_of(c).at(0);

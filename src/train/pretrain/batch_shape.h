@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/memory_budget.h"
@@ -21,6 +22,10 @@ struct BatchShape {
   bool tied = false;
   bool operator==(const BatchShape&) const = default;
 };
+
+// One line for each schedule that changes the size of a step or the head after the end of the run,
+// which may be meant: the run can be made longer. Other schedules have to end before.
+std::vector<std::string> late_changes(const TrainConfig&);
 
 // Every shape that the schedules of a run go through. All are checked before the run starts: each
 // has to fit in the budget. A batch of 0 is the largest that fits, or what `chosen` says: a resumed

@@ -291,6 +291,7 @@ RunResult pretrain(const PretrainSpec& spec, Backend& backend) {
   PretrainSpec whole = spec;  // with defaults filled in, for config.toml
   if (whole.train.eval_tokens == 0)
     whole.train.eval_tokens = default_eval_tokens(first_step_tokens(spec.model, spec.train));
+  for (const std::string& note : late_changes(spec.train)) whole.notes.push_back(note);
   whole.model = for_length(whole.model, longest_sequence(spec.model, spec.train));
   whole.tell(long_rope_note(whole.model));
   const auto settings = RunSettings::of(free_settings_of_pretraining, whole.train, whole.model);
