@@ -132,7 +132,7 @@ SeedResult run_seed(const BenchNocapFlags& f, int64_t seed, const fs::path& fold
   LineProcess::Heard heard = LineProcess::Heard::late;
   const double most = f.budget > 0 ? f.budget : 30 * 24 * 3600.0;
   while (heard == LineProcess::Heard::late && seconds_since(began) < most) {
-    if (*stop) expect_not_signalled(Ending::stopped);  // throws, which removes the runs
+    if (*stop) stop_benchmark_if_signalled(f.run);  // throws, which removes runs that are not kept
     heard = child.hear(line, deadline_in(std::min(0.2, most - seconds_since(began))));
   }
   r.from_start = seconds_since(began);

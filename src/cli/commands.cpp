@@ -213,10 +213,10 @@ namespace {
 
 // `again`: the command that continues; empty: there is nothing to continue.
 void say_stopped(const StoppedBySignal& s, const std::string& again) {
-  const char* end = !s.resumable    ? "; nothing was written"
-                    : again.empty() ? " before the run began; nothing was saved"
-                                    : "; to continue:\n  ";
-  say("hearth: stopped by SIG{}{}{}\n", sigabbrev_np(s.signal), end, again);
+  const std::string end = !s.instead.empty() ? "; " + s.instead
+                          : again.empty()    ? " before the run began; nothing was saved"
+                                             : "; to continue:\n  " + again;
+  say("hearth: stopped by SIG{}{}\n", sigabbrev_np(s.signal), end);
 }
 
 }  // namespace
@@ -261,7 +261,7 @@ int run_command_line(int argc, char** argv) {
   try {
     app.parse(args);
   } catch (const StoppedBySignal& s) {
-    say_stopped(s, s.resumable ? resume_command(app, given, argv[0]) : "");
+    say_stopped(s, s.instead.empty() ? resume_command(app, given, argv[0]) : "");
     code = 128 + s.signal;
   } catch (const Error& e) {
     rethrow_with_flag(app, e, given);

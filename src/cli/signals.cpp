@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <ctime>
 
+#include <fmt/format.h>
+
 #include "sys/files/lost_mapping.h"
 
 namespace hearth::inline cli {
@@ -60,8 +62,15 @@ void expect_not_signalled(Ending ending) {
     throw StoppedBySignal{.signal = number};
 }
 
+void stop_benchmark_if_signalled(const std::string& runs) {
+  const int number = first_number;
+  if (!number) return;
+  const std::string kept = runs.empty() ? "" : fmt::format("; {} keeps its runs", runs);
+  throw StoppedBySignal{number, "a benchmark cannot be resumed, it begins anew" + kept};
+}
+
 void stop_if_signalled() {
-  if (const int number = first_number) throw StoppedBySignal{.signal = number, .resumable = false};
+  if (const int number = first_number) throw StoppedBySignal{number, "nothing was written"};
 }
 
 }  // namespace hearth::inline cli

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <string>
 
 #include "train/ending.h"
 
@@ -22,11 +23,15 @@ const std::atomic<int>* count_stop_signals();
 // command that leaves nothing to resume.
 struct StoppedBySignal {
   int signal;
-  bool resumable = true;
+  std::string instead = {};  // said where there is nothing to resume
 };
 
 // Throws StoppedBySignal if a run was stopped by a signal.
 void expect_not_signalled(Ending);
+
+// Throws it after a counted signal, for a benchmark, whose measurement begins anew. `runs`: the
+// folder that keeps its runs; empty: none does.
+void stop_benchmark_if_signalled(const std::string& runs);
 
 // Throws it after a counted signal, for a command that then leaves nothing behind.
 void stop_if_signalled();

@@ -318,3 +318,6 @@ TEST(BenchNocap, ASignalLeavesNothingBehind) {
 
 }  // namespace
 }  // namespace hearth
+  const std::string err = read_file(runs.folder / "run.err");
+  EXPECT_TRUE(err.ends_with("stopped by SIGINT; a benchmark cannot be resumed, it begins anew\n"))
+      << err;
