@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "cli/bench.h"
@@ -60,14 +61,32 @@ std::string name_of(const BenchNocapFlags& f) {
   return is_file(f) || f.recipe.starts_with("nocap-") ? f.recipe : "nocap-" + f.recipe;
 }
 
-// The target_loss of the recipe; 0: it has none.
-double target_of(const BenchNocapFlags& f) {
+// A number that the recipe sets; 0: it does not.
+template <class T>
+T set_by_recipe(const BenchNocapFlags& f, const std::string& key) {
   const std::string name = name_of(f);
-  double target = 0;
+  T value = 0;
   for (const TomlItem& item :
        is_file(f) ? read_toml(name) : parse_toml(recipe_named(name).toml, "recipe " + name))
-    if (item.key == "target_loss") field_from_text(target, item.values, name + ": target_loss");
-  return target;
+    if (item.key == key) field_from_text(value, item.values, name + ": " + key);
+  return value;
+}
+
+// What to do about a setting that only the recipe can change.
+std::string recipe_remedy(const BenchNocapFlags& f) {
+  return is_file(f) ? fmt::format("change it in {}", f.recipe)
+                    : fmt::format(
+                          "write the recipe to a file (hearth info --recipe {}), change it "
+                          "there and pass the file as --recipe my.toml",
+                          name_of(f));
+}
+
+void check_steps(const BenchNocapFlags& f) {
+  const int64_t decay = set_by_recipe<int64_t>(f, "decay_steps");
+  if (f.steps > 0 && f.steps < decay)
+    fail_usage("--steps",
+               "expected at least the {} steps of the recipe's decay_steps, got {}; or {}", decay,
+               f.steps, recipe_remedy(f));
 }
 
 std::vector<std::string> pretrain_arguments(const BenchNocapFlags& f, int64_t seed,
@@ -122,6 +141,24 @@ double phase(const nlohmann::ordered_json& run, const char* name) {
   return run["seconds"].value(name, 0.0);
 }
 
+// `words`: the end of what the run of the seed wrote to stderr.
+[[noreturn]] void explain_failure(const BenchNocapFlags& f, int64_t seed,
+                                  const std::string& words) {
+  const std::string begins = "hearth: [--";
+  const size_t end = words.find_last_not_of('\n'), before = words.rfind('\n', end);
+  const size_t start = before == words.npos ? 0 : before + 1;
+  std::string line = one_line(words.substr(start, end == words.npos ? end : end + 1 - start));
+  const bool usage = line.starts_with(begins);
+  if (line.starts_with("hearth: ")) line.erase(0, 8);
+  const std::string flag = usage ? line.substr(1, line.find(']') - 1) : "";
+  static const std::set<std::string> own{"--data", "--val",     "--dtype",       "--steps",
+                                         "--seed", "--threads", "--memory-limit"};
+  if (usage && !own.contains(flag))
+    line += fmt::format("; {} is a setting of the recipe: {}", flag, recipe_remedy(f));
+  throw Error("bench nocap", fmt::format("the pretraining run of seed {} failed: {}", seed, line),
+              usage);
+}
+
 SeedResult run_seed(const BenchNocapFlags& f, int64_t seed, const fs::path& folder,
                     const std::atomic<int>* stop) {
   SeedResult r{.seed = uint64_t(seed)};
@@ -138,13 +175,7 @@ SeedResult run_seed(const BenchNocapFlags& f, int64_t seed, const fs::path& fold
   r.from_start = seconds_since(began);
   r.curve = read_curve(folder);
   if (heard == LineProcess::Heard::late) return r;
-  if (heard != LineProcess::Heard::line) {
-    const std::string words = child.last_words();
-    const size_t last = words.find_last_not_of('\n');
-    const size_t start = words.rfind('\n', last);
-    fail("bench nocap", "the pretraining run of seed {} failed: {}", seed,
-         one_line(words.substr(start == words.npos ? 0 : start + 1)));
-  }
+  if (heard != LineProcess::Heard::line) explain_failure(f, seed, child.last_words());
   r.run = nlohmann::ordered_json::parse(line);
   r.from_start -= phase(r.run, "evaluate") + phase(r.run, "save") + phase(r.run, "sample");
   r.step_seconds = phase(r.run, "first_steps") + phase(r.run, "steps");
@@ -207,7 +238,8 @@ void expect_no_overrides(const CLI::App& command) {
 }
 
 void bench_nocap(BenchNocapFlags f) {
-  if (!f.target) f.target = target_of(f);
+  if (!f.target) f.target = set_by_recipe<double>(f, "target_loss");
+  check_steps(f);
   if (!f.dtype.empty()) parse_enum<TrainDType>(f.dtype, "--dtype");
   const std::atomic<int>* stop = count_stop_signals();
   const RunPlace place(f.run, "hearth-nocap");

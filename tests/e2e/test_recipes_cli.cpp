@@ -278,6 +278,32 @@ TEST(BenchNocap, AFailedRunAndASpentBudgetAreSaid) {
   EXPECT_GE(j["curve"].size(), 1u) << j;
 }
 
+// A recipe that the flags cannot run names what can be changed.
+TEST(BenchNocap, ASettingOfTheRecipeThatCannotWorkIsExplained) {
+  const ShortRuns runs;
+  const auto bench = [&](const std::string& recipe, const Arguments& more) {
+    return run(runs.folder, Arguments{"bench", "nocap", "--device", "cpu", "--recipe", recipe,
+                                      "--data", (runs.folder / "train.bin").string(), "--val",
+                                      (runs.folder / "val.bin").string()} +
+                                more);
+  };
+  expect_error(bench("full", {"--steps", "5"}), 2,
+               "[--steps] expected at least the 1024 steps of the recipe's decay_steps, got 5; or "
+               "write the recipe to a file (hearth info --recipe nocap-full), change it there");
+  const std::string own = runs.folder / "own.toml";
+  write_file_atomic(own, std::string(small) + "schedule = \"wsd\"\ndecay_steps = 8\n");
+  expect_error(bench(own, {"--steps", "5"}), 2, "got 5; or change it in " + own);
+  write_file_atomic(own, std::string(small) + "window = 8\nwindow_schedule = \"0:4,7:8\"\n");
+  const Ran r = bench(own, {"--steps", "5"});
+  EXPECT_EQ(r.status, 2) << r.err;
+  EXPECT_NE(r.err.find("[bench nocap] the pretraining run of seed 1 failed: [--window-schedule] "
+                       "expected changes before the run ends at step 5, got one at step 7; "
+                       "--window-schedule is a setting of the recipe: change it in " +
+                       own),
+            r.err.npos)
+      << r.err;
+}
+
 TEST(BenchNocap, AVariableThatChangesTheRecipeIsRefused) {
   const ShortRuns runs;
   write_file_atomic(runs.folder / "small.toml", std::string_view(small));
@@ -314,10 +340,10 @@ TEST(BenchNocap, ASignalLeavesNothingBehind) {
   waitpid(bench, &status, 0);
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : 0, 130);
   EXPECT_TRUE(fs::is_empty(runs.folder / "tmp"));
+  const std::string err = read_file(runs.folder / "run.err");
+  EXPECT_TRUE(err.ends_with("stopped by SIGINT; a benchmark cannot be resumed, it begins anew\n"))
+      << err;
 }
 
 }  // namespace
 }  // namespace hearth
-  const std::string err = read_file(runs.folder / "run.err");
-  EXPECT_TRUE(err.ends_with("stopped by SIGINT; a benchmark cannot be resumed, it begins anew\n"))
-      << err;
