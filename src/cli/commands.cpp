@@ -18,6 +18,7 @@
 #include "cli/environment.h"
 #include "cli/flags.h"
 #include "cli/signals.h"
+#include "cli/synonyms.h"
 #include "infer/engine.h"
 #include "sys/build_info.h"
 #include "sys/error.h"
@@ -276,3 +277,4 @@ int run_command_line(int argc, char** argv) {
 }
 
 }  // namespace hearth::inline cli
+  allow_type_synonyms(app);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 #include <utility>
 
@@ -155,6 +156,26 @@ constexpr std::pair<std::string_view, std::string_view> command_synonyms[] = {
     {"download", "data"},      {"tokenize", "tokenizer"},
 };
 
+constexpr std::string_view type_flags[] = {"dtype", "weights", "kv", "fp8-wgrad"};
+
+// What others call a type, and our name.
+constexpr std::pair<std::string_view, std::string_view> type_synonyms[] = {
+    {"f32", "fp32"},     {"float32", "fp32"}, {"float", "fp32"}, {"bfloat16", "bf16"},
+    {"f16", "fp16"},     {"float16", "fp16"}, {"half", "fp16"},  {"float8", "fp8"},
+    {"fp8_e4m3", "fp8"}, {"i8", "int8"},      {"i4", "int4"},    {"q8", "q8_0"},
+};
+
+// Our name of a type; other texts are returned as they are.
+std::string type_named(const std::string& text) {
+  std::string name = text;
+  for (char& c : name) c = char(std::tolower(uint8_t(c)));
+  for (const auto& [theirs, ours] : type_synonyms)
+    if (name == theirs) return std::string(ours);
+  static constexpr std::string_view known[] = {"auto", "fp32", "tf32", "bf16", "fp16", "fp8",
+                                               "int8", "int4", "q8_0", "q6_k", "q4_k", "q4_0"};
+  return std::ranges::find(known, name) != std::end(known) ? name : text;
+}
+
 bool has(const CLI::App& command, std::string_view name) {
   return !name.empty() && command.get_option_no_throw("--" + std::string(name));
 }
@@ -185,6 +206,20 @@ std::string command_synonym(const std::string& word) {
 std::string meant_command(const std::string& word, const std::vector<std::string>& names) {
   const std::string ours = command_synonym(word);
   return std::ranges::find(names, ours) != names.end() ? ours : near(word, names);
+}
+
+void allow_type_synonyms(CLI::App& app) {
+  for (CLI::App* c : app.get_subcommands([](CLI::App*) { return true; })) {
+    allow_type_synonyms(*c);
+    for (const std::string_view flag : type_flags)
+      if (CLI::Option* o = c->get_option_no_throw("--" + std::string(flag)))
+        o->transform(CLI::Validator(
+            [](std::string& text) {
+              text = type_named(text);
+              return std::string();
+            },
+            ""));
+  }
 }
 
 std::string meant_by_short(const std::string& flag, const CLI::App& command) {

@@ -21,4 +21,9 @@ std::string command_synonym(const std::string& word);
 // The command, of those in `names`, that a user who wrote `word` most likely meant. Empty: none.
 std::string meant_command(const std::string& word, const std::vector<std::string>& names);
 
+// Makes every flag whose value is a type of numbers take the names that PyTorch, transformers and
+// llama.cpp give it, in any case: half, float16 and F16 are fp16. To be called once all flags are
+// there.
+void allow_type_synonyms(CLI::App&);
+
 }  // namespace hearth::inline cli

@@ -247,6 +247,40 @@ TEST(ConvertEval, FlagsOfOtherTasksAreRefused) {
   }
 }
 
+// A type has one name here and others in PyTorch, transformers and llama.cpp.
+TEST(ConvertEval, TypesTakeTheirOtherNames) {
+  const Folder folder;
+  write_served_folder(folder / "model");
+  write_file_atomic(folder / "text.txt", "Once upon a time.");
+  const auto written = [&](const std::string& dtype) {
+    const std::string to = folder / ("as-" + dtype);
+    return json_of(run(folder, {"convert", "--from", folder / "model", "--gguf", to + ".gguf",
+                                "--dtype", dtype, "--json"}))["dtype"];
+  };
+  for (const auto& [theirs, ours] : {std::pair{"f16", "fp16"},
+                                     {"F16", "fp16"},
+                                     {"float16", "fp16"},
+                                     {"half", "fp16"},
+                                     {"bfloat16", "bf16"},
+                                     {"BF16", "bf16"},
+                                     {"f32", "fp32"},
+                                     {"float32", "fp32"}})
+    EXPECT_EQ(written(theirs), ours);
+  EXPECT_EQ(written("Q8_0"), written("q8_0"));
+  expect_error(run(folder, {"convert", "--from", folder / "model", "--gguf", folder / "x.gguf",
+                            "--dtype", "Float17"}),
+               2, "[--dtype] expected fp32, bf16, fp16, q8_0, q6_k, q4_k or q4_0, got \"Float17\"");
+  const Arguments eval{"eval",   "--model",    folder / "model", "--device",          "cpu",
+                       "--task", "perplexity", "--data",         folder / "text.txt", "--json"};
+  EXPECT_EQ(json_of(run(folder, eval + Arguments{"--dtype", "bfloat16", "--weights", "INT8"})),
+            json_of(run(folder, eval + Arguments{"--dtype", "bf16", "--weights", "int8"})));
+  write_chain(folder / "train.bin", 2000, 1);
+  const Ran r = run(
+      folder, tiny_run(folder / "train.bin", folder / "run", 1) + Arguments{"--dtype", "bfloat16"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(read_file(folder / "run/config.toml").find("\ndtype = \"bf16\"\n"), std::string::npos);
+}
+
 TEST(ConvertEval, WrongCalls) {
   const Folder folder;
   const std::string model = story_run(folder);
