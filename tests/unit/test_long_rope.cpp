@@ -214,6 +214,18 @@ TEST(LongRope, RefusesWhatItCannotCompute) {
   expect_error(error_of([&] { read(j); }),
                at + "expected original_max_position_embeddings of 2 or more, got 1");
 
+  // Also of layouts whose heads have a width of their own, read after RoPE.
+  for (const char* type : {"llama", "qwen3", "mistral"}) {
+    json other = test::llama_keys(type);
+    other["rope_scaling"] = {{"rope_type", "longrope"},
+                             {"short_factor", factors(5, 0.1)},
+                             {"long_factor", factors(2, 2)},
+                             {"original_max_position_embeddings", 16}};
+    expect_error(error_of([&] { read(other); }),
+                 "[config.json] expected 5 numbers in long_factor, one per pair of rotated dims, "
+                 "got 2");
+  }
+
   const auto unresolved = [](auto change, std::string_view part) {
     ModelConfig c = read(long_rope_keys());
     change(c);

@@ -380,7 +380,10 @@ ModelConfig config_from_hf_json(const json& j, const std::string& where) {
   std::set<std::string> asked{own_key};
   ModelConfig said = read_keys(j, type, where, &asked);
   expect_no_misspelling(j, asked, where);
-  if (type != HfType::hearth) said = said.resolve();  // hearth sets all fields below
+  if (type != HfType::hearth) {  // hearth sets all fields below
+    expect_factor_count(said, where);
+    said = said.resolve();
+  }
   if (!j.contains(own_key)) return with_layout(said, type);
   const std::string own = where + "." + own_key;
   ModelConfig c = said;

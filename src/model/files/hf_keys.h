@@ -75,6 +75,8 @@ struct RopeDefaults {
 };
 // rope_theta and rope_scaling in old files, rope_parameters in new ones, or all three.
 void read_rope(ModelConfig&, const Keys&, const RopeDefaults& = {});
+// Refuses lists of longrope that do not fit the heads, by their keys; resolve() knows only ours.
+void expect_factor_count(const ModelConfig&, const std::string& where);
 // The type of scaling that the object at `where` names.
 std::string rope_type(const nlohmann::json&, const std::string& where);
 // The scaling alone, from the object at `where`.

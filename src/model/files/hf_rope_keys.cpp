@@ -80,10 +80,12 @@ void read_long_rope(ModelConfig& c, const Keys& k) {
     fail(k.where, "expected an attention_factor above 0, got {}", c.rope_attention_factor);
 }
 
-// Of layouts whose heads are known by now; resolve() checks all.
+}  // namespace
+
 void expect_factor_count(const ModelConfig& c, const std::string& where) {
+  if (c.rope_scaling != RopeScaling::longrope) return;
   const int64_t head = c.head_dim ? c.head_dim : c.heads > 0 ? c.dim / c.heads : 0;
-  const int64_t pairs = std::lround(c.rotary * float(head)) / 2;
+  const int64_t pairs = (c.mla ? c.mla.rope_dim : std::lround(c.rotary * float(head))) / 2;
   for (const auto& [key, text] : {std::pair("short_factor", &c.rope_short_factors),
                                   std::pair("long_factor", &c.rope_long_factors)}) {
     const int64_t count = text->empty() ? 0 : 1 + std::ranges::count(*text, ',');
@@ -92,6 +94,8 @@ void expect_factor_count(const ModelConfig& c, const std::string& where) {
            count);
   }
 }
+
+namespace {
 
 ordered_json list_of(const std::string& factors) {
   return ordered_json::parse("[" + factors + "]");
@@ -195,7 +199,6 @@ void read_rope(ModelConfig& c, const Keys& k, const RopeDefaults& defaults) {
   const double rotary = read_rotary(k, defaults);
   if (!defaults.partial) return;
   set_rotary(c, rotary, k.where);
-  if (c.rope_scaling == RopeScaling::longrope) expect_factor_count(c, k.where);
 }
 
 ordered_json write_rope_scaling(const ModelConfig& c) {
