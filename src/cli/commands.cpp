@@ -67,35 +67,62 @@ std::vector<std::string> with_help_flags(const CLI::App& app, std::vector<std::s
   return given;
 }
 
-// The text of an error about a model, with the flags of the command line in place of the fields
-// that they set: `--kv-heads` for `kv_heads`. A name of one word is often a noun ("got 4 heads"),
-// so it is a field only at the beginning.
-std::string with_flag_names(std::string text, const CLI::App& command,
-                            const std::vector<std::string>& given) {
+// Puts the flag in place of the field that it sets, wherever the text of an error about a model
+// means the field. A name of one word is often a noun ("got 4 heads"), so it is a field only at the
+// beginning.
+void name_flag(std::string& text, const std::string& field, const std::string& flag) {
   const auto in_word = [&](size_t i) {
     return i < text.size() && (std::isalnum(uint8_t(text[i])) || text[i] == '_' || text[i] == '-');
   };
-  for (const std::string& argument : given) {
-    const std::string flag = argument.substr(0, argument.find('='));
-    const CLI::Option* o = flag.starts_with("--") ? command.get_option_no_throw(flag) : nullptr;
-    if (!o || o->get_group() != model_group) continue;
-    std::string field = flag.substr(flag.starts_with("--no-") ? 5 : 2);
+  const bool anywhere = field == "dim" || field.find('_') != field.npos;
+  for (size_t at = text.find(field); at != text.npos; at = text.find(field, at + 1)) {
+    const std::string before = text.substr(0, at);
+    const bool subject = before.empty() || before == "expected " || before == "expected a ";
+    if ((at > 0 && in_word(at - 1)) || in_word(at + field.size()) || !(anywhere || subject))
+      continue;
+    text.replace(at, field.size(), flag);
+    at += flag.size() - 1;
+  }
+}
+
+// The text of an error about a model, with flags in place of fields: `--kv-heads` for `kv_heads`.
+// A field that a settings file has set keeps the name that it has there.
+std::string with_flag_names(std::string text, const CLI::App& command,
+                            const std::vector<std::string>& given) {
+  const auto was_given = [&](const std::string& flag) {
+    return std::ranges::any_of(
+        given, [&](const std::string& a) { return a.substr(0, a.find('=')) == flag; });
+  };
+  for (const CLI::Option* o : command.get_options()) {
+    if (o->get_group() != model_group) continue;
+    const std::string name = o->get_lnames()[0], off = "--no-" + name;
+    std::string field = name, flag = "--" + name;
     std::ranges::replace(field, '-', '_');
-    const bool anywhere = field == "dim" || field.find('_') != field.npos;
-    for (size_t at = text.find(field); at != text.npos; at = text.find(field, at + 1)) {
-      const std::string before = text.substr(0, at);
-      const bool subject = before.empty() || before == "expected " || before == "expected a ";
-      if ((at > 0 && in_word(at - 1)) || in_word(at + field.size()) || !(anywhere || subject))
-        continue;
-      text.replace(at, field.size(), flag);
-      at += flag.size() - 1;
-    }
+    if (was_given(off))
+      flag = off;
+    else if (!was_given(flag) && (o->count() > 0 || field == name))
+      continue;
+    name_flag(text, field, flag);
   }
   return text;
 }
 
+bool sets_model(const CLI::App& command) {
+  return std::ranges::any_of(command.get_options(), [](const CLI::Option* o) {
+    return o->get_group() == model_group && o->count() > 0;
+  });
+}
+
+// Whether an error with the label of this flag is about its value, though it could as well be about
+// a file: of the same things in files, or of the file that the flag names.
+bool is_value_of(const CLI::Option& o) {
+  static const std::set<std::string> values{"fen", "uci", "lora"};
+  return values.contains(o.get_lnames()[0]) && o.results().back() != "-";
+}
+
 // Rethrows the error that is being handled, labelled [--top-p] instead of [top_p] if that flag gave
-// the value. An error about a model, which says [model], names its flags.
+// the value. An error about a model, which says [model], names its flags, and is a wrong value if
+// they describe the model.
 [[noreturn]] void rethrow_with_flag(const CLI::App& app, const Error& e,
                                     const std::vector<std::string>& given) {
   const CLI::App* command = &app;
@@ -104,10 +131,14 @@ std::string with_flag_names(std::string text, const CLI::App& command,
   const size_t end = text.find("] ");
   if (end == text.npos) throw;
   const std::string label = text.substr(1, end - 1), what = text.substr(end + 2);
-  if (!e.usage() && label == "model") throw Error(label, with_flag_names(what, *command, given));
+  if (!e.usage() && label == "model" && sets_model(*command))
+    throw Error(label, with_flag_names(what, *command, given), true);
+  // An error that is about a flag is a wrong value, whichever check finds it.
+  if (!e.usage() && label.starts_with("--") && command->get_option_no_throw(label))
+    throw Error(label, what, true);
   const std::string flag = flag_name(label);
   const CLI::Option* o = command->get_option_no_throw(flag);
-  if (!e.usage() || !o || o->count() == 0) throw;
+  if (!o || o->count() == 0 || !(e.usage() || is_value_of(*o))) throw;
   throw Error(flag, what, true);
 }
 
@@ -247,6 +278,7 @@ int run_command_line(int argc, char** argv) {
   add_sft(app);
   add_dpo(app);
   allow_config_files(app);
+  allow_type_synonyms(app);
   add_help(app);
 
   const std::vector<std::string> given = with_help_flags(app, {argv + 1, argv + argc});
@@ -277,4 +309,3 @@ int run_command_line(int argc, char** argv) {
 }
 
 }  // namespace hearth::inline cli
-  allow_type_synonyms(app);

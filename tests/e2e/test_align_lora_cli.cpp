@@ -153,7 +153,7 @@ TEST_F(AlignLoraCommands, WrongCallsAreOneLine) {
     return run(folder, call(method, "bad", lora) + more);
   };
   expect_error(bad("sft", "4,x"), 2, "expected rank[,alpha[,dropout]], got \"4,x\"");
-  expect_error(bad("sft", "4", {"--lora-targets", "c_attn"}), 1, "got \"c_attn\"");
+  expect_error(bad("sft", "4", {"--lora-targets", "c_attn"}), 2, "got \"c_attn\"");
   expect_error(bad("sft", "", {"--lora-targets", "q_proj"}), 2, "expected --lora with it");
   expect_error(bad("dpo", "4,8,0.1"), 2, "expected no dropout with DPO");
   expect_error(bad("grpo", "4,8,0.1"), 2, "expected no dropout with GRPO");

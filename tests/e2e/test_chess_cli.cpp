@@ -28,9 +28,10 @@ TEST(ChessCommand, PerftLegalAndMove) {
 
 TEST(ChessCommand, BadInputIsOneLine) {
   const Folder folder;
-  expect_error(run(folder, {"chess", "legal", "--fen", "nonsense"}), 1, "6 fields");
-  expect_error(run(folder, {"chess", "move", "--fen", start_fen, "--uci", "e2e5"}), 1,
-               "a legal move");
+  expect_error(run(folder, {"chess", "legal", "--fen", "nonsense"}), 2,
+               "[--fen] expected 6 fields");
+  expect_error(run(folder, {"chess", "move", "--fen", start_fen, "--uci", "e2e5"}), 2,
+               "[--uci] expected a legal move");
   expect_error(run(folder, {"chess", "perft", "--fen", start_fen, "--depth", "-1"}), 2, "depth");
   expect_error(run(folder, {"chess", "perft", "--fn", start_fen}), 2, "--fen");
   expect_error(

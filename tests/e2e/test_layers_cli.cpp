@@ -185,7 +185,7 @@ TEST(LongRopeCommand, SaysThatItUsesTheLongFactors) {
   told(logits("11"), "17 tokens");
 
   const Ran few = trained("few", words("--rope-long-factors 1,2"));
-  expect_error(few, 1,
+  expect_error(few, 2,
                "expected 4 numbers in --rope-long-factors, one per pair of rotated dims, got 2");
   const Ran other = trained("other", words("--rope-scaling linear --rope-factor 2"));
   expect_error(other, 2, "[--rope-context] has no effect: rope_scaling is linear; leave it out");

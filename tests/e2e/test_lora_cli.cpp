@@ -106,7 +106,7 @@ TEST(LoraCommands, WrongCalls) {
   expect_error(run(dir, {"bench", "fit", "--lora", "4,x"}), 2,
                "expected rank[,alpha[,dropout]], got \"4,x\"");
   expect_error(
-      run(dir, {"bench", "fit", "--preset", "gpt2", "--lora", "4", "--lora-targets", "q_proj"}), 1,
+      run(dir, {"bench", "fit", "--preset", "gpt2", "--lora", "4", "--lora-targets", "q_proj"}), 2,
       "expected targets among c_attn, c_proj, c_fc or all-linear, got \"q_proj\"");
 }
 

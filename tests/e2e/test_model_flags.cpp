@@ -104,7 +104,7 @@ TEST(ModelFlags, InfoReadsTheRecipeAndTheTokenizerOfASettingsFile) {
 TEST(ModelFlags, ErrorsNameTheFlags) {
   const Folder folder;
   const auto refused = [&](const Arguments& flags, const std::string& part) {
-    expect_error(run(folder, Arguments{"info"} + flags), 1, part);
+    expect_error(run(folder, Arguments{"info"} + flags), 2, part);
   };
   const std::string file = folder / "run.toml";
   write_file_atomic(file, std::string_view("kv_heads = 3\n"));
@@ -117,6 +117,10 @@ TEST(ModelFlags, ErrorsNameTheFlags) {
   refused({"--preset", "tiny", "--layers", "20000"}, "[model] expected at most 10000 layers, got");
   refused({"--preset", "tiny", "--experts", "4", "--top-k", "5"},
           "[model] expected --top-k between 1 and 4 of 4 experts, got 5");
+  refused({"--preset", "tiny", "--rope-scaling", "longrope", "--rope-short-factors", "1"},
+          "[model] expected a --rope-context of 2 or more for longrope, got 0");
+  refused({"--preset", "tiny", "--rope-scaling", "longrope", "--rope-context", "16"},
+          " numbers in --rope-short-factors, one per pair of rotated dims, got 0");
 }
 
 TEST(ModelFlags, WidthsOfMlpsFollowDim) {
@@ -186,7 +190,7 @@ TEST_F(FlagsWithoutEffect, AreRefusedByName) {
     expect_error(pretrain(flags), 2, part);
     EXPECT_FALSE(fs::exists(folder / "run"));
   }
-  expect_error(pretrain({"--router-bias"}), 1, "[model] --router-bias needs experts of 1 or more");
+  expect_error(pretrain({"--router-bias"}), 2, "[model] --router-bias needs experts of 1 or more");
 }
 
 TEST_F(FlagsWithoutEffect, OthersAreTaken) {
