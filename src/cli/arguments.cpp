@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -108,6 +110,29 @@ void expect_values(const CLI::App& command, const std::vector<std::string>& give
     if (std::ranges::find(known, next) != known.end())
       fail_usage(given[i - 1], "needs a value, got the flag {}: {}", next, o->get_description());
   }
+}
+
+// `--flag=` as `--flag ''`: CLI11 would take the next argument for the value. It takes an empty
+// text for the number 0, which is refused here.
+std::vector<std::string> with_empty_values(const CLI::App& command,
+                                           const std::vector<std::string>& given) {
+  std::vector<std::string> args;
+  for (const std::string& a : given) {
+    const std::string flag = name_in(a);
+    const CLI::Option* o = flag.starts_with("--") && flag.size() + 1 == a.size()
+                               ? command.get_option_no_throw(flag)
+                               : nullptr;
+    args.push_back(o && o->get_expected_min() > 0 ? flag : a);
+    if (args.back() != a) args.emplace_back();
+  }
+  for (size_t i = 1; i < args.size(); ++i) {
+    const std::string& flag = args[i - 1];
+    const CLI::Option* o =
+        args[i].empty() && flag.starts_with("--") ? command.get_option_no_throw(flag) : nullptr;
+    if (o && !o->get_type_name().starts_with("TEXT") && o->get_expected_min() > 0)
+      fail_usage(flag, "needs a value: {}", o->get_description());
+  }
+  return args;
 }
 
 constexpr const char* trust_flag = "--trust-programs";
@@ -291,6 +316,43 @@ std::string recipe_in(const CLI::App& command, const std::vector<std::string>& a
   return o && o->get_group() == recipe_group ? value_of(args, "--recipe") : std::string();
 }
 
+// The flag at the beginning of a parser error; null: there is none.
+const CLI::Option* flag_in(const CLI::App& command, const std::string& text) {
+  const std::string flag = text.substr(0, text.find_first_of(" :="));
+  return flag.starts_with("--") ? command.get_option_no_throw(flag) : nullptr;
+}
+
+// The limit that a whole number exceeds because the flag's type is too narrow for it; empty: the
+// text is no such number. What 64 bits can hold was too much for 32.
+std::string width_limit(const std::string& value, bool is_unsigned) {
+  int64_t wide = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), wide);
+  if (end != value.data() + value.size() || value.empty()) return {};
+  if (error == std::errc{} && wide < 0) return is_unsigned ? " of 0 or more" : "";
+  if (error == std::errc{})
+    return fmt::format(" of at most {}", is_unsigned ? UINT32_MAX : INT32_MAX);
+  return is_unsigned ? fmt::format(" of at most {}", UINT64_MAX)
+                     : fmt::format(" from {} to {}", INT64_MIN, INT64_MAX);
+}
+
+// Names the values that a flag takes, which CLI11 does not, for a text that is no such number:
+// "Could not convert: --steps = abc". Returns if the error is another one.
+void explain_value(const CLI::App& command, const std::string& text) {
+  constexpr std::string_view converts = "Could not convert: ";
+  const std::string rest = text.starts_with(converts) ? text.substr(converts.size()) : "";
+  const CLI::Option* o = flag_in(command, rest);
+  if (!o) return;
+  const std::string flag = "--" + o->get_lnames()[0];
+  const std::string type = o->get_type_name();  // "INT:0 to 4096"
+  const std::string value = rest.substr(std::min(rest.find(" = ") + 3, rest.size()));
+  const bool whole = type.starts_with("INT") || type.starts_with("UINT");
+  const size_t range = type.find(':');
+  std::string expected = whole ? "a whole number" : "a number";
+  if (range != type.npos) expected += " (" + type.substr(range + 1) + ")";
+  if (whole) expected += width_limit(value, type.starts_with("UINT"));
+  fail_usage(flag, "expected {}, got {}", expected, in_quotes(value));
+}
+
 }  // namespace
 
 void allow_config_files(CLI::App& app) {
@@ -315,7 +377,7 @@ std::vector<std::string> merge_arguments(CLI::App& app, const std::vector<std::s
     if (flag.starts_with("--no-")) flag = "--" + flag.substr(5);
     seen.insert(flag);
   }
-  std::vector<std::string> args = given;
+  std::vector<std::string> args = with_empty_values(*command, given);
   for (std::string& a : args)
     if (const size_t at = a.find('='); a.starts_with("--") && at != a.npos)
       if (const std::string flag = a.substr(0, at); is_switch(*command, flag))
@@ -372,6 +434,7 @@ void explain_parse_error(CLI::App& app, const std::vector<std::string>& given,
   std::string text = e.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
   if (dynamic_cast<const CLI::RequiredError*>(&e)) explain_required(*command, text);
+  explain_value(*command, text);
   fail_usage(where, "{}; {} --help explains the flags", text, full_name(*command));
 }
 

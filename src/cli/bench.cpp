@@ -404,10 +404,10 @@ void add_bench(CLI::App& app) {
     add_common(*c, f->common);
     c->add_option("--batch", f->batch, "sequences per batch")
         ->capture_default_str()
-        ->check(at_least(1));
+        ->check(between(1, 1 << 26));
     c->add_option("--seq", f->seq, "tokens per sequence")
         ->capture_default_str()
-        ->check(at_least(1));
+        ->check(between(1, 1 << 26));
     c->callback([f, run] { run(*f); });
     return std::pair{c, f};
   };

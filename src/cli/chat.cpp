@@ -269,6 +269,7 @@ void run_conversation(ConversationFlags& flags) {
                      .speculate = flags.speculation.guesses(),
                      .draft = draft,
                      .cache = cache});
+  flags.sampling.check(model.config().vocab);  // before a message is written
   if (!model.context_note().empty())
     say("hearth: {}; --context changes it\n", model.context_note());
   say_long_rope(model.config(), model.context());

@@ -220,8 +220,12 @@ static void add_step_flags(CLI::App& c, DoctorFlags& f) {
   add_common(c, f.common);
   c.add_option("--preset", f.presets, "one or more model presets")->capture_default_str();
   c.add_option("--dtype", f.dtype, "compute type: fp32, bf16 or fp8")->capture_default_str();
-  c.add_option("--batch", f.batch, "sequences per batch")->capture_default_str();
-  c.add_option("--seq", f.seq, "tokens per sequence")->capture_default_str();
+  c.add_option("--batch", f.batch, "sequences per batch")
+      ->capture_default_str()
+      ->check(between(1, 1 << 20));
+  c.add_option("--seq", f.seq, "tokens per sequence")
+      ->capture_default_str()
+      ->check(between(1, 1 << 20));
   c.add_option("--seed", f.seed, "random seed for weights and tokens")->capture_default_str();
   c.add_option("--recompute", f.recompute, "gradient checkpointing: none, light or block")
       ->capture_default_str();

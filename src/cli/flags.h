@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -37,9 +38,11 @@ void field_from_text(T& field, const std::vector<std::string>& text, const std::
     field = s == "true";
   } else {
     const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), field);
+    using Range = std::numeric_limits<T>;
+    if (std::is_integral_v<T> && error == std::errc::result_out_of_range)
+      fail_usage(where, "expected {} to {}, got {}", Range::min(), Range::max(), s);
     if (error != std::errc{} || end != s.data() + s.size() || !std::isfinite(double(field)))
-      fail_usage(where, "expected a {}, got '{}'",
-                 std::is_integral_v<T> ? "whole number in range" : "number", s);
+      fail_usage(where, "expected a {}number, got '{}'", std::is_integral_v<T> ? "whole " : "", s);
   }
 }
 

@@ -31,15 +31,14 @@ void check_spec(const PrepareSpec& spec) {
   if (spec.inputs.empty()) fail_usage("prepare", "expected at least one input, got none");
   if (!spec.encode || spec.vocab < 1) fail("prepare", "expected a tokenizer, got none");
   if (spec.shard_tokens < 0 || spec.shard_tokens > INT32_MAX)
-    fail_usage("prepare", "expected shards of 1 to {} tokens, got {}", INT32_MAX,
-               spec.shard_tokens);
+    fail_usage("--shard-tokens", "expected 1 to {}, got {}", INT32_MAX, spec.shard_tokens);
   if (spec.block_bytes < 1 || spec.save_blocks < 1)
     fail("prepare", "expected blocks of at least a byte, got {} and {}", spec.block_bytes,
          spec.save_blocks);
   if (spec.max_document_bytes < 1)
     fail_usage("--max-document-bytes", "expected at least 1, got {}", spec.max_document_bytes);
   if (!(spec.val_fraction >= 0 && spec.val_fraction < 1))
-    fail_usage("prepare", "expected a validation fraction in [0, 1), got {}", spec.val_fraction);
+    fail_usage("--val-fraction", "expected 0 to below 1, got {}", spec.val_fraction);
   if (spec.eos < 0 && (spec.format == TokenFormat::llmc || spec.bos < 0))
     fail("prepare",
          "the tokenizer has no end-of-text token, which is needed to separate documents");

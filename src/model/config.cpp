@@ -42,6 +42,17 @@ void check_blocks(const ModelConfig& c) {
          in_quotes(c.layout));
 }
 
+void check_dropouts_and_caps(const ModelConfig& c) {
+  for (const auto& [name, p] : {std::pair("dropout_embed", c.dropout_embed),
+                                {"dropout_attention", c.dropout_attention},
+                                {"dropout_residual", c.dropout_residual},
+                                {"dropout_mlp", c.dropout_mlp}})
+    if (!(p >= 0 && p < 1)) fail(where, "expected a {} in [0, 1), got {}", name, p);
+  for (const auto& [name, cap] :
+       {std::pair("attention_softcap", c.attention_softcap), {"logit_softcap", c.logit_softcap}})
+    if (cap < 0) fail(where, "expected a {} of 0 or more, got {}", name, cap);
+}
+
 }  // namespace
 
 bool ModelConfig::operator==(const ModelConfig& o) const { return fields_equal(*this, o); }
@@ -103,11 +114,7 @@ ModelConfig ModelConfig::resolve() const {
   resolve_long_rope(c);
   resolve_layers(c);
   resolve_experts(c);
-  for (float p : {c.dropout_embed, c.dropout_attention, c.dropout_residual, c.dropout_mlp})
-    if (!(p >= 0 && p < 1)) fail(where, "expected dropouts in [0, 1), got {}", p);
-  if (c.attention_softcap < 0 || c.logit_softcap < 0)
-    fail(where, "expected softcaps of 0 or more, got {} and {}", c.attention_softcap,
-         c.logit_softcap);
+  check_dropouts_and_caps(c);
   return c;
 }
 

@@ -21,8 +21,22 @@ void check_pattern(const std::string& pattern, const char* letters, const char* 
     fail("model", "expected {}, got {}", expected, in_quotes(pattern));
 }
 
+void check_rope(const ModelConfig& c) {
+  if (c.position != Position::rope) return;
+  if (!(c.rope_theta > 1 && std::isfinite(c.rope_theta)))
+    fail("model", "expected a rope_theta above 1, got {}", c.rope_theta);
+  if (c.rope_scaling == RopeScaling::none || c.rope_scaling == RopeScaling::longrope) return;
+  if (!(c.rope_factor > 0 && std::isfinite(c.rope_factor)))
+    fail("model", "expected a rope_factor above 0, got {}", c.rope_factor);
+  if (c.rope_scaling != RopeScaling::linear && !(c.rope_high > c.rope_low))
+    fail("model", "expected a rope_high above rope_low {}, got {}", c.rope_low, c.rope_high);
+  if (c.rope_context < 0)
+    fail("model", "expected a rope_context of 0 or more, got {}", c.rope_context);
+}
+
 // The pattern of all layers, which is canonical; empty if they all have the one rope.
 void resolve_ropes(ModelConfig& c) {
+  check_rope(c);
   if (!(c.rope_local_theta > 1 && std::isfinite(c.rope_local_theta)))
     fail("model", "expected a rope_local_theta above 1, got {}", c.rope_local_theta);
   if (c.rope_pattern.empty()) return;

@@ -1,5 +1,5 @@
 // Flags of a model's shape: what follows from one that others leave open, and those without effect.
-#include "e2e/command.h"
+#include "e2e/short_runs.h"
 #include "served_folder.h"
 
 namespace hearth {
@@ -121,6 +121,30 @@ TEST(ModelFlags, ErrorsNameTheFlags) {
           "[model] expected a --rope-context of 2 or more for longrope, got 0");
   refused({"--preset", "tiny", "--rope-scaling", "longrope", "--rope-context", "16"},
           " numbers in --rope-short-factors, one per pair of rotated dims, got 0");
+}
+
+// A value that is no number, or too large for the type of its flag, is answered by those it takes.
+TEST(ModelFlags, ErrorsNameTheRange) {
+  const Folder folder;
+  for (const auto& [call, part] :
+       {std::pair{"info --threads abc",
+                  "[--threads] expected a whole number (0 to 4096), got \"abc\""},
+        {"info --threads -1", "--threads: expected 0 to 4096, got -1"},
+        {"info --memory-limit= --threads 1",
+         "[--memory-limit] needs a value: maximum GPU memory in GiB"},
+        {"info --preset tiny --layers abc", "[--layers] expected a whole number, got 'abc'"},
+        {"info --preset tiny --layers 99999999999999999999",
+         "[--layers] expected -9223372036854775808 to 9223372036854775807, got 999999999999999999"},
+        {"info --preset tiny --dropout-mlp 1", "[model] expected a --dropout-mlp in [0, 1), got 1"},
+        {"info --preset tiny --logit-softcap -1",
+         "[model] expected a --logit-softcap of 0 or more, got -1"},
+        {"tokenizer train --input x --out y --vocab 99999999999999",
+         "[--vocab] expected a whole number of at most 2147483647, got \"99999999999999\""},
+        {"tokenizer train --input x --out y --threads 99999999999999",
+         "[--threads] expected a whole number (0 or more) of at most 2147483647, got"},
+        {"generate --model x --prompt a --temperature abc",
+         "[--temperature] expected a number, got \"abc\""}})
+    expect_error(run(folder, words(call)), 2, part);
 }
 
 TEST(ModelFlags, WidthsOfMlpsFollowDim) {

@@ -190,7 +190,8 @@ TEST(Prepare, RefusesBadCalls) {
   EXPECT_TRUE(mentions(refused("a.json", nothing), {"a.json", "JSONL"}));
   EXPECT_TRUE(mentions(refused("a.xz", nothing), {"a.xz", "unpack"}));
   EXPECT_TRUE(mentions(refused("empty.txt", nothing), {"no text"}));
-  EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.val_fraction = 1; }), {"[0, 1)"}));
+  EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.val_fraction = 1; }),
+                       {"[--val-fraction] expected 0 to below 1, got 1"}));
   EXPECT_TRUE(mentions(refused("a.txt", [](auto& s) { s.eos = -1; }), {"end-of-text"}));
   EXPECT_TRUE(mentions(refused("a.txt",
                                [](auto& s) {

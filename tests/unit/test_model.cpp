@@ -132,9 +132,10 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
             "[model] expected a window of 0 to 2147483647, got 4294967296");
   EXPECT_EQ(refusal([](C& c) { c.long_window = -1; }),
             "[model] expected a long_window of 0 to 2147483647, got -1");
-  EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = 1; }), "[model] expected dropouts in [0, 1), got 1");
+  EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = 1; }),
+            "[model] expected a dropout_mlp in [0, 1), got 1");
   EXPECT_EQ(refusal([](C& c) { c.dropout_mlp = NAN; }),
-            "[model] expected dropouts in [0, 1), got nan");
+            "[model] expected a dropout_mlp in [0, 1), got nan");
   EXPECT_EQ(
       refusal([](C& c) { c.v_head_dim = -1; }),
       "[model] expected a v_head_dim of 0 or more and heads * v_head_dim of at most 2^31, got "
@@ -143,8 +144,15 @@ TEST(ModelConfig, RefusesNumbersThatDoNotFitTogether) {
             "[model] expected a mixer_pattern of A and N, got \"AX\"");
   EXPECT_EQ(refusal([](C& c) { c.layers = 2, c.mixer_pattern = "NNA"; }),
             "[model] expected a mixer_pattern with attention in one of 2 layers, got \"NNA\"");
+  const auto roped = [](C& c) { c.position = Position::rope, c.rope_scaling = RopeScaling::yarn; };
+  EXPECT_EQ(refusal([&](C& c) { roped(c), c.rope_theta = -1; }),
+            "[model] expected a rope_theta above 1, got -1");
+  EXPECT_EQ(refusal([&](C& c) { roped(c), c.rope_factor = 0; }),
+            "[model] expected a rope_factor above 0, got 0");
+  EXPECT_EQ(refusal([&](C& c) { roped(c), c.rope_low = 4; }),
+            "[model] expected a rope_high above rope_low 4, got 4");
   EXPECT_EQ(refusal([](C& c) { c.logit_softcap = -1; }),
-            "[model] expected softcaps of 0 or more, got 0 and -1");
+            "[model] expected a logit_softcap of 0 or more, got -1");
   EXPECT_EQ(refusal([](C& c) { c.norm_eps = 0; }), "[model] expected norm_eps above 0, got 0");
   EXPECT_EQ(refusal([](C& c) { c.relative_buckets = 7; }),
             "[model] expected an even number of relative_buckets, at least 2, got 7");
