@@ -17,6 +17,8 @@ ConstraintSpec ConstraintFlags::spec() const {
   const auto given = [](const CLI::Option* option) { return option && option->count() > 0; };
   if (given(schema_) && json_schema.empty())
     fail_usage("--json-schema", "expected a file, got an empty name");
+  if (given(schema_) && json_schema.starts_with('{'))
+    fail_usage("--json-schema", "expected a file, got a schema: write it to a file and name that");
   if (given(schema_))
     return {.kind = ConstraintSpec::Kind::json_schema,
             .text = read_file(json_schema),

@@ -189,6 +189,7 @@ void stat_eval(const fs::path& path, const StatFlags& flags) {
 void run_stat(const StatFlags& flags) {
   int64_t tokens = 0;
   const std::vector<fs::path> paths = expand_globs(flags.input);
+  refuse_folders(paths, "*.bin");
   for (const fs::path& folder : unfinished_folders(paths))
     say_problem(
         fmt::format("{}: this folder is not finished: run data prepare again", folder.string()));

@@ -296,6 +296,7 @@ TEST(Commands, FromStoriesToText) {
                                              "--out", out, "--val-fraction", "0.1", "--json"}));
   EXPECT_GT(prepared["train_tokens"].get<int64_t>(), 10000);
   const auto stat = run(folder, {"data", "stat", out + "/train_*.bin", "--json"});
+  expect_error(run(folder, {"data", "stat", out}), 1, "pass a pattern such as '" + out + "/*.bin'");
   EXPECT_EQ(stat.status, 0) << stat.err;
   json_of(run(folder, {"pretrain",
                        "--preset",

@@ -46,6 +46,8 @@ TEST(ConstrainedCommands, GenerateAndChat) {
     EXPECT_EQ(empty.status, 2) << flag;
     EXPECT_NE(empty.err.find(flag), std::string::npos) << empty.err;
   }
+  expect_error(out({"generate", "--prompt", "x", "--json-schema", "{\"type\":\"object\"}"}), 2,
+               "[--json-schema] expected a file, got a schema: write it to a file");
 }
 
 // A wrong schema is one line that names its file once.
