@@ -99,19 +99,19 @@ TEST_F(DataTokenizer, AnotherThanTheDatasIsRefused) {
                                "/ was prepared with a different tokenizer (300 tokens) " + "than " +
                                text_of("other") +
                                " (280 tokens): pass the tokenizer it was prepared with";
-  expect_error(run(folder, pretrain("other", "run")), 1, expected);
+  expect_error(run(folder, pretrain("other", "run")), 2, expected);
   EXPECT_FALSE(fs::exists(folder / "run"));
   // The one of the validation data counts too.
   prepare("other", "others");
   expect_error(
-      run(folder, pretrain("tok", "run") + Arguments{"--val", folder / "others/val_*.bin"}), 1,
+      run(folder, pretrain("tok", "run") + Arguments{"--val", folder / "others/val_*.bin"}), 2,
       text_of("others") + "/ was prepared with a different tokenizer (280 tokens)");
   // As versions wrote the state that told only the digest of the tokenizer's files.
   const fs::path state = folder / "toks/prepare.json";
   auto j = nlohmann::json::parse(read_file(state));
   ASSERT_EQ(j.erase("vocabulary"), 1u);
   write_file_atomic(state, j.dump());
-  expect_error(run(folder, pretrain("other", "run")), 1, expected);
+  expect_error(run(folder, pretrain("other", "run")), 2, expected);
   json_of(run(folder, pretrain("tok", "old")));
   // What tells nothing is passed over.
   int runs = 0;
@@ -162,7 +162,7 @@ TEST_F(DataTokenizer, OneWithUnusedIdsIsTaken) {
   json_of(run(folder, pretrain("sparse", "run") + Arguments{"--stop-after-step", "2"}));
   json_of(run(folder, pretrain("run/latest", "copy")));
   EXPECT_EQ(json_of(run(folder, pretrain("sparse", "run") + Arguments{"--resume"}))["steps"], 4);
-  expect_error(run(folder, pretrain("filled", "other-run")), 1,
+  expect_error(run(folder, pretrain("filled", "other-run")), 2,
                "was prepared with a different tokenizer (306 tokens)");
 }
 
@@ -178,14 +178,14 @@ TEST_F(DataTokenizer, AResumedRunKeepsItsOwn) {
   json_of(resumed(data + Arguments{"--tokenizer", folder / "moved", "--stop-after-step", "3"}));
   const std::string expected =
       "[--tokenizer] expected the tokenizer that the run began with (300 tokens), got another one ";
-  expect_error(resumed(data + Arguments{"--tokenizer", folder / "other"}), 1,
+  expect_error(resumed(data + Arguments{"--tokenizer", folder / "other"}), 2,
                expected + "(280 tokens) in " + text_of("other"));
   train("tok", "290");  // where the one was that the run began with
-  expect_error(resumed(data), 1, expected + "(290 tokens) in " + text_of("tok"));
+  expect_error(resumed(data), 2, expected + "(290 tokens) in " + text_of("tok"));
   // Nor does it go on with data of another one.
   prepare("other", "others");
   const Arguments own{"--tokenizer", folder / "run/latest"};
-  expect_error(resumed(own + Arguments{"--data", folder / "others/train_*.bin"}), 1,
+  expect_error(resumed(own + Arguments{"--data", folder / "others/train_*.bin"}), 2,
                text_of("others") + "/ was prepared with a different tokenizer (280 tokens)");
   EXPECT_EQ(json_of(resumed(own + data))["steps"], 4);
 }
@@ -197,7 +197,7 @@ TEST_F(DataTokenizer, AResumedRunWithoutACheckpointKeepsItsOwn) {
   fs::remove(folder / "run/latest");
   expect_error(run(folder, {"pretrain", "--run", folder / "run", "--resume", "--tokenizer",
                             folder / "other"}),
-               1, "[--tokenizer] expected the tokenizer that the run began with (300 tokens)");
+               2, "[--tokenizer] expected the tokenizer that the run began with (300 tokens)");
 }
 
 // A llama2.c vocabulary: the three special pieces, the 256 bytes and a space.
