@@ -1,6 +1,7 @@
 #include "data/validation_batches.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "data/shards.h"
@@ -66,6 +67,12 @@ class PaddedRows {
 };
 
 }  // namespace
+
+int64_t default_eval_tokens(int64_t tokens_per_step) {
+  constexpr int64_t most = 1 << 20, steps = 64;
+  if (tokens_per_step >= most / steps) return most;
+  return int64_t(std::bit_floor(uint64_t(std::max<int64_t>(tokens_per_step, 1) * steps)));
+}
 
 void each_validation_batch(const LoaderSpec& s, const ValidationSpec& v,
                            const std::function<bool(const Batch&)>& use) {

@@ -7,6 +7,11 @@
 
 namespace hearth::inline data {
 
+// The default number of validation tokens: forward passes over 64 steps' worth of tokens cost about
+// as much as 20 training steps on any machine. A power of two, at most 2^20. It follows from the
+// settings alone and not from a measured speed, so that one command always gives one log.
+int64_t default_eval_tokens(int64_t tokens_per_step);
+
 struct ValidationSpec {
   int64_t tokens = 0;            // at most
   bool whole_documents = false;  // rows do not cross documents

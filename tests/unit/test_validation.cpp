@@ -1,5 +1,5 @@
 // How many tokens a run validates on by default.
-#include "train/pretrain/batch_shape.h"
+#include "data/validation_batches.h"
 
 #include <gtest/gtest.h>
 

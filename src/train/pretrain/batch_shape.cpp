@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <set>
 
 #include "sys/error.h"
@@ -38,7 +37,6 @@ struct WindowSchedule {
   }
   // Checkpoints store the model's own window, so that is what the run has to end with.
   void check() const {
-    if (text.empty()) return;
     if (const int64_t last = steps().changes().back().second; last != own)
       fail_usage(flag, "expected a schedule that ends at the model's window {}, got {}", own, last);
     expect_before_end(flag, steps(), total);
@@ -180,12 +178,6 @@ int64_t longest_sequence(const ModelConfig& model, const TrainConfig& c) {
   return longest;
 }
 
-int64_t default_eval_tokens(int64_t tokens_per_step) {
-  constexpr int64_t most = 1 << 20, steps = 64;
-  if (tokens_per_step >= most / steps) return most;
-  return int64_t(std::bit_floor(uint64_t(std::max<int64_t>(tokens_per_step, 1) * steps)));
-}
-
 ProgramSpec program_spec(const ModelConfig& model, const TrainConfig& c, const BatchShape& s,
                          int64_t logits_bytes) {
   UpdateSpec update = c.update_spec();
@@ -220,22 +212,16 @@ std::vector<BatchShape> batch_shapes(const ModelConfig& model, const TrainConfig
   if (c.batch < 0) fail_usage(where, "expected --batch of 0 or more, got {}", c.batch);
   check_ties(model, c);
   std::set<int64_t> steps;
-  for (const Steps& s : {lengths_of(c), tokens_of(c), ties_of(c)})
-    for (const auto& [first, value] : s.changes()) steps.insert(first);
-  for (const WindowSchedule& w : window_schedules(model, c)) {
-    w.check();
-    if (w.text.empty()) continue;
-    const Steps changes = w.steps();
-    for (const auto& [first, value] : changes.changes()) steps.insert(first);
-  }
+  const auto add = [&](const auto& schedule) {
+    for (const auto& [first, value] : schedule.changes()) steps.insert(first);
+  };
+  add(lengths_of(c)), add(tokens_of(c)), add(ties_of(c));
+  for (const WindowSchedule& w : window_schedules(model, c))
+    if (!w.text.empty()) w.check(), add(w.steps());
   if (!c.mtp_loss_schedule.empty() && !model.mtp)
     fail_usage("--mtp-loss-schedule", "has no effect: the model has no mtp modules; leave it out");
-  for (const WeightSchedule& w : weight_schedules(c)) {
-    if (w.text.empty()) continue;
-    w.check();
-    const WeightSteps changes = w.steps();
-    for (const auto& [first, value] : changes.changes()) steps.insert(first);
-  }
+  for (const WeightSchedule& w : weight_schedules(c))
+    if (!w.text.empty()) w.check(), add(w.steps());
   std::vector<BatchShape> shapes;
   for (int64_t step : steps)
     shapes.push_back(shape_at(model, c, step, budget, logits_bytes,

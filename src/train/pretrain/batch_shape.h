@@ -23,8 +23,7 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
-// One line for each schedule that changes the size of a step or the head after the end of the run,
-// which may be meant: the run can be made longer. Other schedules have to end before.
+// A note on each change of the size of a step or of the head that only a longer run would make.
 std::vector<std::string> late_changes(const TrainConfig&);
 
 // Every shape that the schedules of a run go through. All are checked before the run starts: each
@@ -37,15 +36,9 @@ std::vector<BatchShape> batch_shapes(const ModelConfig&, const TrainConfig&, con
 // not decide it, because the results would then differ from machine to machine.
 bool has_step_size(const TrainConfig&);
 
-// Tokens of the first optimizer step, computed from the settings alone.
+// Tokens of the first optimizer step and of the longest sequence, from the settings alone.
 int64_t first_step_tokens(const ModelConfig&, const TrainConfig&);
-// The longest sequence of the run.
 int64_t longest_sequence(const ModelConfig&, const TrainConfig&);
-
-// The default number of validation tokens: forward passes over 64 steps' worth of tokens cost about
-// as much as 20 training steps on any machine. A power of two, at most 2^20. It follows from the
-// settings alone and not from a measured speed, so that one command always gives one log.
-int64_t default_eval_tokens(int64_t tokens_per_step);
 
 ProgramSpec program_spec(const ModelConfig&, const TrainConfig&, const BatchShape&,
                          int64_t logits_bytes);
