@@ -83,8 +83,9 @@ void record_gate(Tape& t, Var squares, Var loss, const UpdateVars& vars) {
 }  // namespace
 
 void lay_modules_apart(std::vector<ParamSpec>& all) {
-  std::ranges::stable_partition(
-      all, [](const ParamSpec& p) { return is_of_module(p) && p.group == Group::matrix; });
+  std::stable_partition(all.begin(), all.end(), [](const ParamSpec& p) {
+    return is_of_module(p) && p.group == Group::matrix;
+  });
 }
 
 void make_training_buffers(ParamStore& store, const UpdateSpec& spec) {

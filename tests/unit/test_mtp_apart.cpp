@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 
+#include "formats/json.h"
 #include "model_cases.h"
 #include "train/logprob_programs.h"
 #include "unit/message_of.h"
