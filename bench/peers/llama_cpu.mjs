@@ -104,7 +104,10 @@ function hearth(folder, more) {
   return { prompt: deep.prompt_tokens_per_s, decode: bench('1').decode_tokens_per_s, deep: deep.decode_tokens_per_s };
 }
 
-const median = (list) => list.toSorted((a, b) => a - b)[Math.floor((list.length - 1) / 2)];
+function median(list) {
+  const sorted = list.toSorted((a, b) => a - b), half = (list.length - 1) / 2;
+  return (sorted[Math.floor(half)] + sorted[Math.ceil(half)]) / 2;
+}
 const cells = [];
 for (const name of flags.models.split(',')) {
   if (!models[name]) throw new Error(`expected models of ${Object.keys(models).join(', ')}, got ${name}`);
