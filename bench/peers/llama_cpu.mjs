@@ -6,8 +6,8 @@
 //       [--types bf16,int8,int4] [--turns 3] [--threads N] [--prompt 512] [--new 64] [--work FOLDER]
 //
 // --llama: the folder of llama-bench, built with llama.cpp's defaults. Decoding begins with an empty cache on both
-// sides (llama-bench's tg test does); "deep" decodes after a prompt (llama-bench -d). --work keeps the models, up to
-// 10 GB for gpt2-xl.
+// sides (llama-bench's tg test does); "deep" decodes after a prompt (llama-bench -d). --work keeps the models in bf16
+// (3.1 GB for gpt2-xl), and each GGUF file while it is measured.
 import { execFileSync } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import { availableParallelism, cpus, tmpdir } from 'node:os';

@@ -255,21 +255,28 @@ TEST_P(LayerCommand, IsAlignedGeneratedAndConverted) {
   EXPECT_FALSE(fs::exists(runs.folder / "m.gguf"));
 }
 
-class ModuleCommand : public testing::TestWithParam<Choice> {};
+// Has pretrained a model with modules.
+class ModuleCommand : public testing::TestWithParam<Choice> {
+ protected:
+  void SetUp() override {
+    const Arguments& flags = GetParam().flags;
+    ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", base) + flags).status, 0);
+    const auto layers = std::ranges::find(flags, "--layers");
+    if (layers != flags.end()) L = std::stoi(*(layers + 1));
+    before = module_tensors(base, L);
+    ASSERT_GT(before.size(), 3u);
+  }
+  std::string file(const std::string& name) const { return " " + (runs.folder / name).string(); }
+
+  const ShortRuns runs;
+  const fs::path base = runs.folder / "base";
+  int64_t L = 1;                              // layers
+  std::map<std::string, std::string> before;  // the tensors of the modules
+};
 
 // SFT trains the modules of multi-token prediction; with a weight of 0, and in DPO and GRPO, the
 // modules are saved as they were, without decay, also by a run that was resumed.
 TEST_P(ModuleCommand, KeepsOrTrainsItsModules) {
-  const Arguments& flags = GetParam().flags;
-  const ShortRuns runs;
-  const auto file = [&](const std::string& name) { return " " + (runs.folder / name).string(); };
-  const fs::path base = runs.folder / "base";
-  ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", base) + flags).status, 0);
-  const auto layers = std::ranges::find(flags, "--layers");
-  const int64_t L = layers == flags.end() ? 1 : std::stoi(*(layers + 1));
-  const auto before = module_tensors(base, L);
-  ASSERT_GT(before.size(), 3u);
-
   struct Tuning {
     const char *name, *task;
     std::string more;
@@ -317,14 +324,6 @@ std::vector<nlohmann::json> log_of_model(const fs::path& run) {
 // With --mtp-loss DPO and GRPO train the modules and leave every bit of the model, its log and its
 // optimizer's state as they are without, also where gradients are clipped and the run is resumed.
 TEST_P(ModuleCommand, TrainsItsModulesBesideThePolicy) {
-  const Arguments& flags = GetParam().flags;
-  const ShortRuns runs;
-  const auto file = [&](const std::string& name) { return " " + (runs.folder / name).string(); };
-  const fs::path base = runs.folder / "base";
-  ASSERT_EQ(run(runs.folder, runs.arguments("pretrain", base) + flags).status, 0);
-  const auto layers = std::ranges::find(flags, "--layers");
-  const int64_t L = layers == flags.end() ? 1 : std::stoi(*(layers + 1));
-  const auto before = module_tensors(base, L);
   for (const std::string task : {"dpo", "grpo"}) {
     if (!ShortRuns::can_run(task)) continue;
     SCOPED_TRACE(task);

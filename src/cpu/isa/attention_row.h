@@ -1,6 +1,6 @@
 // Attention of a few query rows, for decoding: vectors run over keys and then over the head's
-// dims, because there is only one row. Every sum has the same order as in a tile (attention.cpp),
-// so the bits are the same.
+// dims, because the rows are too few to fill a vector. Every sum has the same order as in a tile
+// (attention.cpp), so the bits are the same.
 #pragma once
 
 #include "cpu/isa/attention_tile.h"
